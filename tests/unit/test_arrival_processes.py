@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.domain.errors import DocumentError
+from headrace.simulation.offered import traces
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.simulation.offered.processes import (
     BURST_SHARE,
@@ -133,6 +134,41 @@ def test_counts_set_the_rate_of_each_second(tmp_path: Path) -> None:
     assert trace.own_rate_rps == 20.0
     assert len(instants) == pytest.approx(200_000, rel=0.01)
     assert halves[1] / halves[0] == pytest.approx(3.0, rel=0.03)
+
+
+def test_lines_of_counts_continue_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "counts.txt"
+    path.write_text("3 4 5\r\n\n 60\t70\n8\n\n")
+
+    trace = read_trace(path)
+
+    assert isinstance(trace, RecordedCounts)
+    assert trace.counts.tolist() == [3.0, 4.0, 5.0, 60.0, 70.0, 8.0]
+
+
+def test_what_is_no_count_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "counts.txt"
+    for content in ("3 4 5\n6 7\nrubbish\n", "3 4 5\n\n1.5 2\n", "3 4\n5 6\n-7 8\n"):
+        path.write_text(content)
+        with pytest.raises(DocumentError, match=r"counts\.txt:3: expected requests per second"):
+            read_trace(path)
+
+
+def test_counts_are_bounded_in_seconds_and_lines_in_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "counts.txt"
+    path.write_text("1 2 3\n4 5 6\n")
+    monkeypatch.setattr(traces, "MAX_ARRIVALS", 6)
+    assert read_trace(path) is not None
+    monkeypatch.setattr(traces, "MAX_ARRIVALS", 5)
+    with pytest.raises(DocumentError, match=r"counts\.txt:2: more than 5 seconds"):
+        read_trace(path)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(traces, "MAX_LINE_BYTES", 5)
+    with pytest.raises(DocumentError, match="a line of more than 5 characters"):
+        read_trace(path)
 
 
 def test_holes_of_a_recording_are_not_replayed() -> None:

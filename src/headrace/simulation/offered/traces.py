@@ -2,7 +2,8 @@
 
 MAF 2021   app,func,end_timestamp,duration     one row per invocation: gaps are kept
 MAF 2019   HashOwner,…,1,2,…,1440              invocations per minute: Poisson within a minute
-counts     52 55 48 …                          requests per second, blanks between: Poisson within
+counts     52 55 48 …                          requests per second, blanks between: Poisson within;
+                                               further lines continue the first
 
 Files may be gzipped. MAF are the Azure Functions traces of Microsoft's public dataset.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
@@ -37,6 +39,7 @@ MAF_2021 = ["app", "func", "end_timestamp", "duration"]
 
 _MINUTE = re.compile(r"(?:minute_)?(\d+)")
 _COUNTS = re.compile(r"\s*\d+(?:[ \t]+\d+)+\s*")
+_MORE_COUNTS = re.compile(r"[\s\d]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +120,15 @@ def read_trace(path: Path) -> Trace | None:
     """
     try:
         with _opened(path) as file:
-            first = file.readline(MAX_LINE_BYTES)
+            lines = _bounded(path, file)
+            first = next(lines, "")
             cells = [cell.strip() for cell in first.split(",")]
             if cells == MAF_2021:
-                return _gaps(path, _invocations(path, csv.reader(_bounded(path, file))))
+                return _gaps(path, _invocations(path, csv.reader(lines)))
             if len(cells) > 3 and "HashFunction" in cells:
-                rows = csv.reader(_bounded(path, file))
-                return _counts(path, _minutes(path, cells, rows), 60.0)
+                return _counts(path, _minutes(path, cells, csv.reader(lines)), 60.0)
             if _COUNTS.fullmatch(first):
-                return _counts(path, np.array(first.split(), np.float64), 1.0)
+                return _counts(path, _seconds(path, chain([first], lines)), 1.0)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
         # Not readable as text at all: whoever reads it as a list of arrivals says so better.
         return None
@@ -144,6 +147,8 @@ def _opened(path: Path) -> Iterator[IO[str]]:
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
     read = 0
     while line := file.readline(MAX_LINE_BYTES):
+        if len(line) == MAX_LINE_BYTES:
+            raise DocumentError(f"{path}: has a line of more than {MAX_LINE_BYTES} characters")
         read += len(line)
         if read > MAX_TRACE_BYTES:
             raise DocumentError(f"{path}: a trace may have {MAX_TRACE_BYTES} bytes")
@@ -173,6 +178,18 @@ def _minutes(path: Path, header: list[str], rows: Iterator[list[str]]) -> npt.ND
         except (ValueError, IndexError) as error:
             raise DocumentError(f"{path}:{number}: expected a count per minute") from error
     return total
+
+
+def _seconds(path: Path, lines: Iterator[str]) -> npt.NDArray[np.float64]:
+    """Requests per second, of all lines."""
+    counts: list[float] = []
+    for number, line in enumerate(lines, start=1):
+        if not _MORE_COUNTS.fullmatch(line):
+            raise DocumentError(f"{path}:{number}: expected requests per second, blanks between")
+        counts += map(float, line.split())
+        if len(counts) > MAX_ARRIVALS:
+            raise DocumentError(f"{path}:{number}: more than {MAX_ARRIVALS} seconds")
+    return np.array(counts)
 
 
 def _gaps(path: Path, instants: list[float]) -> RecordedGaps:
