@@ -101,6 +101,11 @@ class DeviceType(Record, frozen=True, kw_only=True):
             self.shares
         )
 
+    @property
+    def most_parts(self) -> int:
+        """Into how many parts a device may be cut at most."""
+        return max((len(split) for split in self.splits), default=int(1 / min(self.shares)))
+
     def _check_shares(self) -> None:
         wrong = [share for share in self.shares if not 0 < share <= 1]
         if wrong or not self.shares:

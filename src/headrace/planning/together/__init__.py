@@ -17,13 +17,15 @@ and the box is cut there. Waits are among finitely many, so the search ends, wit
 type of each, one batch size, and n equal pipelines, of which every stage is one tenant of one slot
 (`cuts`). Combinations of cuts are looked at cheapest first, by what they take of devices as if
 those could be bought in fractions, until that is no better than what was found. Where every model
-runs whole but the rates cannot be carried, all models with several blocks may be cut.
+runs whole but the rates cannot be carried, all models with several blocks may be cut. For `max-min`
+this search is asked for multiples of the weights (`planner`).
 
     steps       chains of a problem, and what their batches take of parts
     cuts        ways to cut a model, with the least that each takes
     budgets     the search over budgets
     assembly    back to a plan
-    planner     which models are cut; the bound; refusals
+    cheapest    which models are cut; the least price, with its bound; refusals
+    planner     whether any is; `max-min`
 
 Source: ours (decision 0048).
 """

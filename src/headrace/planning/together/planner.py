@@ -1,341 +1,129 @@
-"""Problem -> PlanResult: apps and models on shared devices, models in stages where they must be.
+"""Problem -> PlanResult: models whole where that carries the rates, else the search with cuts.
 
-What is proven is the least price among plans in which every app's module and every model that
-runs whole is a step of its own, and a model that no part runs whole is cut one way. The bound is
-the least of what is not settled: boxes of budgets, and combinations of cuts that were not looked
-at, of which each costs at least what its steps take of fractions of devices.
+That search finds the least price of given rates. So for `max-min` multiples of the weights are
+tried, with the stated rates besides: one that no way to run the models carries bounds all others.
 """
 
-import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import inf, prod
+from collections.abc import Sequence
+from math import inf
 
-import numpy as np
 from msgspec.structs import replace
 
-from headrace.domain.base import LEAST_RATE_RPS
-from headrace.domain.errors import DocumentError
+from headrace.domain.base import MOST_RATE_RPS
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import MINIMISED, Demand, Problem
+from headrace.domain.problem import MINIMISED, Problem
 from headrace.planning.common.assembly import Claim
-from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.pooled.planner import check_options
+from headrace.planning.common.headroom import rates_text
 from headrace.planning.shares.planner import plan_shares
 from headrace.planning.together.assembly import assembled
-from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, Found
-from headrace.planning.together.cuts import Way, ways_to_cut
-from headrace.planning.together.memory import devices_to_hold
-from headrace.planning.together.refusal import (
-    bound_of_rates,
-    carried_part,
-    refuse_chains,
-    refuse_steps,
-)
-from headrace.planning.together.steps import Chain, Costs, app_chain, model_chain
+from headrace.planning.together.cheapest import LEAST_S, Best, Cheapest, used_text
+from headrace.planning.together.refusal import largest_carried
+from headrace.planning.together.steps import Costs
 
-LEAST_S = 0.05
-"""Of a search; one that is given less ends before it has begun."""
-
-ADVICE_S, ADVICE_PART = 1.0, 0.25
-"""For the rates that a refusal names: a part of the time left, and so many seconds at least."""
-
-CHOICES_MAX = 200_000
-"""Numbers of devices of each type that are looked at for what whole devices cost."""
+FEW_RPS = 1e-3
+"""Of a model whose rate is not stated."""
 
 
 def plan_together(problem: Problem) -> PlanResult:
-    """The cheapest plan in which apps, models and stages of models share devices.
+    """The best plan in which apps, models and stages of models share devices.
 
-    Models that all run whole are `planning.shares`' alone, whatever the objective.
+    Models that all run whole are `planning.shares`' alone, as long as it carries them.
 
     Raises:
         DocumentError: an objective that sharing does not know, or rates or prices that it needs
             are missing.
     """
     if problem.apps:
-        return _Together(problem, Deadline(problem.options.time_limit_s)).plan()
+        return Cheapest(problem, Deadline(problem.options.time_limit_s)).plan()
     whole = plan_shares(problem)
-    if whole.plan is not None or whole.stopped != "infeasible" or not _may_cut(problem):
+    if not _may_cut(problem):
         return whole
-    left_s = max(LEAST_S, problem.options.time_limit_s - whole.runtime_s)
-    search = _Together(problem, Deadline(left_s))
-    cut = search.plan()
-    if cut.plan is not None or not search.all_run_whole:
-        return cut
-    return replace(whole, stopped=cut.stopped)
+    if whole.plan is not None:
+        binding = f"the bound is of plans that run models whole; {whole.plan.binding}"
+        return replace(whole, plan=replace(whole.plan, binding=binding))
+    if whole.stopped != "infeasible" or _too_many(problem):
+        return whole
+    deadline = Deadline(max(LEAST_S, problem.options.time_limit_s - whole.runtime_s))
+    if problem.options.objective in MINIMISED:
+        return Cheapest(problem, deadline).plan()
+    return _Most(problem, deadline).plan()
 
 
 def _may_cut(problem: Problem) -> bool:
     several = any(len(problem.profiles[d.model].blocks) > 1 for d in problem.demands)
-    return several and problem.options.max_stages > 1 and problem.options.objective in MINIMISED
+    return several and problem.options.max_stages > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Best:
-    """The cheapest so far, and a bound on all."""
-
-    found: Found
-    ways: tuple[Way, ...]
-    bound: float
+def _too_many(problem: Problem) -> bool:
+    """Whether there is no turn for every model, so that there is none for more stages."""
+    cluster, limit = problem.cluster, problem.options.max_tenants
+    parts = sum(cluster.count(kind.name) * kind.most_parts for kind in cluster.device_types)
+    return limit is not None and len(problem.demands) > parts * limit
 
 
-class _Together:
-    """One problem."""
+class _Most:
+    """`max-min` of one problem, with cuts."""
 
     def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        _check(problem)
-        self._problem = problem
-        self._deadline = deadline
-        self._costs = Costs(problem)
-        self._apps = [app_chain(problem, app) for app in problem.apps]
+        self._problem, self._deadline = problem, deadline
+        self._rates = [demand.rate_rps or FEW_RPS for demand in problem.demands]
+        self._weights = [demand.weight for demand in problem.demands]
 
     def plan(self) -> PlanResult:
-        options = self._options()
-        refusal = refuse_steps(self._costs, self._problem, options, self._apps)
-        if refusal is not None:
-            return self._refused(refusal, proven=True)
-        best = self._best(options)
-        if best.found.devices is None:
-            proven = best.bound == inf
-            part = self._carried_part(options)
-            refusal = refuse_chains(self._costs, self._problem, part, proven=proven)
-            return self._refused(refusal, proven=proven)
-        return self._planned(best)
+        carried = self._cheapest(self._rates, self._deadline).carried(first=True)
+        if isinstance(carried, PlanResult):
+            return carried
+        best = carried
+        search = self._cheapest(self._weights, self._deadline)
+        bound, looked_at = search.priced_out(), search.looked_at()
 
-    @property
-    def all_run_whole(self) -> bool:
-        """Whether every model has a part that runs it whole."""
-        return all(self._whole(demand) is not None for demand in self._problem.demands)
+        def carries(multiple: float) -> bool:
+            nonlocal best, bound
+            rates = [
+                max(rate, multiple * weight)
+                for rate, weight in zip(self._rates, self._weights, strict=True)
+            ]
+            limit = Deadline(max(LEAST_S, self._deadline.left_s / 4))
+            tried = self._cheapest(rates, limit).any()
+            if tried.found.devices is not None:
+                best = tried
+                return True
+            if tried.bound == inf:
+                bound = multiple
+            return False
 
-    def carries(self) -> bool:
-        """Whether a plan is found, whatever it costs."""
-        return self._best(self._options(), first=True).found.devices is not None
+        low = min(rate / weight for rate, weight in zip(self._rates, self._weights, strict=True))
+        largest_carried(carries, low, bound, (low + bound) / 2, self._deadline)
+        return self._planned(best, bound, looked_at)
 
-    def _best(self, options: Sequence[Sequence[Way]], *, first: bool = False) -> "_Best":
-        if not all(options):
-            return _Best(found=NOTHING, ways=(), bound=inf)
-        best = self._search(options, first=first)
-        if best.found.devices is None and best.bound == inf:
-            cut = self._with_cuts(options)
-            if cut is not None:
-                return self._search(cut, first=first)
-        return best
-
-    def _carried_part(self, options: Sequence[Sequence[Way]]) -> str | None:
-        """Of all rates, with a plan that was found; None: none was."""
-        advice = Deadline(max(ADVICE_S, ADVICE_PART * self._deadline.left_s))
-        at_most = 1.0
-        if all(options):
-            chains = [*(chain for own in options for chain in own[0].chains), *self._apps]
-            at_most = bound_of_rates(self._costs, chains, advice.part(1 / 4))
-
-        def carries(part: float) -> bool:
-            less = times_as_much(self._problem, part)
-            limit = Deadline(max(LEAST_S, advice.left_s / 4))
-            return less is not None and _Together(less, limit).carries()
-
-        return carried_part(carries, at_most, advice)
-
-    # -- which models are cut ---------------------------------------------------------------------
-
-    def _options(self) -> list[list[Way]]:
-        """Per demand the ways to run it: whole, or cut where no part runs it whole."""
-        found = []
-        for demand in self._problem.demands:
-            whole = self._whole(demand)
-            found.append([whole] if whole is not None else self._cuts(demand))
-        return found
-
-    def _whole(self, demand: Demand) -> Way | None:
-        chain = model_chain(self._problem, demand)
-        [step] = chain.steps
-        if self._costs.least_us(step) > min(chain.budget_us, NEVER_US - 1):
-            return None
-        price = self._costs.least_price(step, chain.budget_us)
-        return Way(chains=(chain,), least_price=price)
-
-    def _cuts(self, demand: Demand) -> list[Way]:
-        stages = self._problem.options.max_stages
-        return ways_to_cut(self._costs, demand, max_stages=stages) if stages > 1 else []
-
-    def _with_cuts(self, options: Sequence[Sequence[Way]]) -> list[list[Way]] | None:
-        """Where all run whole and that is not enough: cut or whole, every model; None: nothing
-        else can be tried."""
-        if any(way.transfers_us for own in options for way in own):
-            return None
-        more = [
-            sorted([*own, *self._cuts(demand)], key=lambda way: way.least_price)
-            for own, demand in zip(options, self._problem.demands, strict=True)
-        ]
-        return more if any(len(own) > 1 for own in more) else None
-
-    # -- the search over them ---------------------------------------------------------------------
-
-    def _search(self, options: Sequence[Sequence[Way]], *, first: bool = False) -> _Best:
-        """`first`: any plan will do."""
-        best = _Best(
-            found=NOTHING,
-            ways=tuple(own[0] for own in options),
-            bound=inf,
+    def _cheapest(self, rates: Sequence[float], deadline: Deadline) -> Cheapest:
+        """The search for devices that carry these rates."""
+        problem = self._problem
+        demands = (
+            replace(demand, rate_rps=min(rate, MOST_RATE_RPS))
+            for demand, rate in zip(problem.demands, rates, strict=True)
         )
-        unsettled = inf
-        for least, ways in combinations(options, self._least_of_apps()):
-            chains = [*(chain for way in ways for chain in way.chains), *self._apps]
-            bound = self._level(least, chains)
-            if self._level(least) >= best.found.price * (1 - SAME):
-                break
-            if bound >= best.found.price * (1 - SAME):
-                continue
-            if self._deadline.passed:
-                unsettled = min(unsettled, self._level(least))
-                break
-            search = BudgetSearch(self._costs, chains, self._deadline)
-            found = search.run(best.found.price, first=first)
-            if found.devices is not None:
-                best = _Best(found=found, ways=ways, bound=found.price)
-                if first:
-                    break
-            unsettled = min(unsettled, max(bound, found.bound))
-        return _Best(found=best.found, ways=best.ways, bound=min(unsettled, best.found.price))
+        options = replace(problem.options, objective="least-devices")
+        return Cheapest(replace(problem, demands=tuple(demands), options=options), deadline)
 
-    def _least_of_apps(self) -> float:
-        return sum(
-            self._costs.least_price(step, chain.budget_us)
-            for chain in self._apps
-            for step in chain.steps
-        )
-
-    def _level(self, least: float, chains: Sequence[Chain] = ()) -> float:
-        """The least that whole devices can cost which is no less, of those that can hold what
-        these chains weigh; infinite: there are too few."""
-        cluster = self._problem.cluster
-        names = self._costs.devices
-        counts = [cluster.count(name) for name in names]
-        if prod(count + 1 for count in counts) > CHOICES_MAX:
-            return least
-        chosen = np.stack(
-            np.meshgrid(*(np.arange(count + 1) for count in counts), indexing="ij"), axis=-1
-        ).reshape(-1, len(names))
-        price = chosen @ np.array(self._costs.prices)
-        enough = price >= least * (1 - SAME)
-        steps = [step for chain in chains for step in chain.steps]
-        weights = [self._costs.weights_bytes(step) for step in steps]
-        memory = [cluster.device_type(name).memory_bytes or max(1, sum(weights)) for name in names]
-        for k, name in enumerate(names):
-            own = [w for w, step in zip(weights, steps, strict=True) if step.device == name]
-            enough &= chosen[:, k] >= devices_to_hold(own, memory[k])
-        enough &= chosen @ np.array(memory, float) >= sum(weights)
-        enough &= chosen.sum(axis=1) >= devices_to_hold(weights, max(memory))
-        return float(price[enough].min(initial=inf))
-
-    # -- what comes out ---------------------------------------------------------------------------
-
-    def _planned(self, best: _Best) -> PlanResult:
+    def _planned(self, best: Best, bound: float, looked_at: str | None) -> PlanResult:
         assert best.found.devices is not None
-        proven = best.bound >= best.found.price * (1 - SAME)
+        stated = rates_text(self._problem)
         claim = Claim(
-            bound=best.found.price if proven else best.bound,
-            stopped="optimal" if proven else "time-limit",
-            binding=self._binding(best, proven),
+            bound=bound,
+            stopped="time-limit" if self._deadline.passed else "heuristic",
+            binding="; ".join(
+                [
+                    f"the bound is of plans with {looked_at}",
+                    "devices: no larger multiple of the weights was found",
+                    *([f"rates: {stated} must be carried"] if stated else []),
+                    *used_text(self._problem, best),
+                ]
+            ),
             runtime_s=self._deadline.spent_s,
         )
-        plan = assembled(self._costs, best.ways, self._apps, best.found.devices, claim)
+        plan = assembled(Costs(self._problem), best.ways, [], best.found.devices, claim)
         return PlanResult(
             plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s
-        )
-
-    def _binding(self, best: _Best, proven: bool) -> str:
-        assert best.found.devices is not None
-        parts = [] if proven else ["the search ended early; a better plan may exist"]
-        problem = self._problem
-        rates = [f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands]
-        rates += [f"{app.rate_rps:g} rps of app {app.name!r}" for app in problem.apps]
-        parts.append(f"rates: {', '.join(rates)} must be carried")
-        for demand, way in zip(problem.demands, best.ways, strict=True):
-            if way.transfers_us:
-                parts.append(
-                    f"{demand.model!r} runs in {len(way.transfers_us) + 1} stages,"
-                    f" {len(way.chains)} times, since whole it does not fit"
-                )
-        devices = best.found.devices
-        shared = sum(len(part.tenants) > 1 for device in devices for part in device.parts)
-        slots = sum(len(device.parts) for device in devices)
-        if limit := problem.options.max_tenants:
-            parts.append(f"at most {limit} models take turns on a part (max_tenants)")
-        parts.append(f"{len(devices)} devices in {slots} parts, {shared} of them used in turns")
-        return "; ".join(parts)
-
-    def _refused(self, refusal: str, *, proven: bool) -> PlanResult:
-        return PlanResult(
-            plan=None,
-            stopped="infeasible" if proven else "time-limit",
-            bound=None,
-            runtime_s=self._deadline.spent_s,
-            refusal=refusal,
-        )
-
-
-def times_as_much(problem: Problem, part: float) -> Problem | None:
-    """The same with this part of all rates; None: one would be less than a rate may be."""
-    rates = [demand.rate_rps or 0.0 for demand in problem.demands]
-    if part * min([*rates, *(app.rate_rps for app in problem.apps)]) < LEAST_RATE_RPS:
-        return None
-    demands = (replace(each, rate_rps=part * (each.rate_rps or 0.0)) for each in problem.demands)
-    apps = (replace(app, rate_rps=part * app.rate_rps) for app in problem.apps)
-    return replace(problem, demands=tuple(demands), apps=tuple(apps))
-
-
-def combinations(
-    options: Sequence[Sequence[Way]], besides: float
-) -> Iterator[tuple[float, tuple[Way, ...]]]:
-    """One way of each, cheapest sum first.
-
-    Args:
-        options: each sorted by `least_price`.
-        besides: what everything else takes at least.
-
-    >>> cheap, dear = (Way(chains=(), least_price=price) for price in (1.0, 2.0))
-    >>> [price for price, _ in combinations([[cheap, dear], [cheap, dear]], 0.5)]
-    [2.5, 3.5, 3.5, 4.5]
-    """
-    if not all(options):
-        return
-
-    def price(at: tuple[int, ...]) -> float:
-        return besides + float(
-            np.sum([own[i].least_price for own, i in zip(options, at, strict=True)])
-        )
-
-    first = (0,) * len(options)
-    queue, seen = [(price(first), first)], {first}
-    while queue:
-        least, at = heapq.heappop(queue)
-        yield least, tuple(own[i] for own, i in zip(options, at, strict=True))
-        for m, i in enumerate(at):
-            after = (*at[:m], i + 1, *at[m + 1 :])
-            if i + 1 < len(options[m]) and after not in seen:
-                seen.add(after)
-                heapq.heappush(queue, (price(after), after))
-
-
-def _check(problem: Problem) -> None:
-    check_options(problem)
-    options = problem.options
-    if options.objective not in MINIMISED:
-        raise DocumentError(
-            f"planner shares: apps are planned for least-cost or least-devices, not for"
-            f" {options.objective}\n  try       --objective least-devices"
-        )
-    rateless = [demand.model for demand in problem.demands if demand.rate_rps is None]
-    if rateless:
-        raise DocumentError(
-            f"objective {options.objective}: every demand needs a rate_rps; missing for"
-            f" {', '.join(rateless)}"
-        )
-    if options.min_stages > 1:
-        raise DocumentError(
-            "planner shares: cuts a model only where no part runs it whole, and min_stages is"
-            f" {options.min_stages}"
         )

@@ -22,9 +22,9 @@ from headrace.planning.together.steps import Chain, Costs, model_chain
 PRECISION = 1e-3
 
 TRIES = 20
-"""Parts of the rates for which a plan is looked for."""
+"""Multiples of the rates for which a plan is looked for."""
 CLOSE = 0.01
-"""Relative; between a part with a plan and one without."""
+"""Relative; between a multiple with a plan and one without."""
 
 
 def refuse_steps(
@@ -111,11 +111,14 @@ def _names(costs: Costs) -> str:
     return " or ".join(map(repr, costs.devices))
 
 
-def refuse_chains(costs: Costs, problem: Problem, part: str | None, *, proven: bool) -> str:
+def refuse_chains(
+    costs: Costs, problem: Problem, part: str | None, looked_at: str | None, *, proven: bool
+) -> str:
     """Of rates that all devices together cannot carry, or for which no plan was found.
 
     Args:
         part: of all rates with which a plan was found; None: none was.
+        looked_at: the ways to run models that a proof is of; None: only whole is possible.
     """
     rates = [(f"model {each.model!r}", each.rate_rps or 0.0) for each in problem.demands]
     rates += [(f"app {app.name!r}", app.rate_rps) for app in problem.apps]
@@ -125,7 +128,11 @@ def refuse_chains(costs: Costs, problem: Problem, part: str | None, *, proven: b
     if limit:
         has += f", at most {limit} of them on a part (max_tenants)"
     said, longer = (
-        ("the devices cannot carry the rates asked, however they and the budgets are shared", "")
+        (
+            "the devices cannot carry the rates asked, however they and the budgets are shared"
+            + (f", with {looked_at}" if looked_at else ""),
+            "",
+        )
         if proven
         else (
             "no plan was found that carries the rates asked, and none is excluded",
@@ -147,41 +154,60 @@ def refuse_chains(costs: Costs, problem: Problem, part: str | None, *, proven: b
     )
 
 
-def carried_part(carries: Callable[[float], bool], at_most: float, advice: Deadline) -> str | None:
+def carried_part(
+    carries: Callable[[float], bool], at_least: float, at_most: float, first: float, time: Deadline
+) -> str | None:
     """The largest part of the rates, of those tried, with which there is a plan.
 
-    Args:
-        carries: whether a plan is found with this part of all rates.
-        at_most: no more is carried, unless models are cut otherwise; tried first.
+    Args: as of `largest_carried`.
 
     Returns:
         As text, which is what was tried; None: nothing that was tried has a plan.
 
-    >>> carried_part(lambda part: part <= 0.3, 2.0, Deadline(60.0))
+    >>> carried_part(lambda part: part <= 0.3, 0.0, 1.0, 0.2, Deadline(60.0))
     '0.3'
     """
-    found, low, high = None, 0.0, min(at_most, 1.0)
-    wanted = high
+
+    def tried(part: float) -> bool:
+        return carries(float(rates_part(part)))
+
+    largest = largest_carried(tried, at_least, at_most, first, time)
+    return rates_part(largest) if largest > at_least else None
+
+
+def largest_carried(
+    carries: Callable[[float], bool], low: float, high: float, first: float, deadline: Deadline
+) -> float:
+    """The largest multiple, of those tried, that is carried; `low`: none was.
+
+    Args:
+        carries: whether a plan is found with this multiple.
+        low: is carried, or 0.
+        high: no more is carried.
+        first: tried first, between them.
+    """
+    wanted = first
     for _ in range(TRIES):
-        if wanted <= 0 or advice.passed:
+        if wanted <= 0 or deadline.passed:
             break
-        part = rates_part(wanted)
-        if carries(float(part)):
-            found, low = part, wanted
+        if carries(wanted):
+            low = wanted
         else:
             high = wanted
         if high - low <= CLOSE * high:
             break
         wanted = (low + high) / 2
-    return found
+    return low
 
 
-def bound_of_rates(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> float:
-    """The multiple of all rates that fits with every step at its widest budget: a bound."""
+def multiples_of_rates(
+    costs: Costs, chains: Sequence[Chain], advice: Deadline
+) -> tuple[float, float]:
+    """The multiple of all rates that fits with every step at its widest budget, and its bound."""
     search = BudgetSearch(costs, chains, advice)
     widest = search.widest
     if widest is None:
-        return 0.0
+        return 0.0, 0.0
     times = costs.times(search.steps, widest.tolist())
     load = Workload(
         target_rps=np.array([step.rate_rps for step in search.steps]),
@@ -192,4 +218,5 @@ def bound_of_rates(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> f
     )
     devices = devices_of(search.problem, times, [1.0 for _ in times])
     found = most(pricing_of(load, devices, advice), precision=PRECISION)
-    return 1.0 if found.bound is None else found.bound
+    bound = 1.0 if found.bound is None else found.bound
+    return found.value or bound, bound
