@@ -213,7 +213,9 @@ def test_a_models_own_margin_holds_for_it_alone() -> None:
     assert "SLO 100.0 ms less a margin of 99%" in (solve(tight).refusal or "")
 
 
-@pytest.mark.parametrize("beside_bytes", [MEMORY * 100, MEMORY * 29 // 32], ids=["unknown", "too small"])
+@pytest.mark.parametrize(
+    "beside_bytes", [MEMORY * 100, MEMORY * 29 // 32], ids=["unknown", "too small"]
+)
 def test_devices_that_no_model_can_run_on_are_no_room_for_them(
     beside_bytes: int, tmp_path: Path
 ) -> None:
