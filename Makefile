@@ -13,9 +13,9 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo.run
 
-# Four at a time on two cores: tests that start servers wait for them half of their time.
+# Five at a time on two cores: tests that start servers wait for them half of their time.
 test: $(STAMP)
-	$(BIN)/pytest -n 4 --dist loadgroup
+	$(BIN)/pytest -n 5 --dist loadgroup
 
 # What `make test` skips, since it needs packages that a newcomer need not download: clients and models
 # of others, and PyTorch (a build for CPUs where one is at hand; the default one is several GB).

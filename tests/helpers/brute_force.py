@@ -18,6 +18,8 @@ from helpers.problems import profiled_us
 Kind = tuple[str, Fraction, int]
 """Device type, share, and what the slot weighs; 0 where memory is not known."""
 Use = tuple[int, ...]
+Room = tuple[int, int]
+"""Parts of a device, in whole numbers, and bytes of its memory."""
 Throughputs = tuple[float, ...]
 
 
@@ -160,16 +162,16 @@ class BruteForce:
         """The fewest devices of each type; None if there are not enough."""
         needed = {}
         for kind in self.problem.cluster.device_types:
+            parts = lcm(*(share.denominator for share in kind.shares))
             slots = [
-                (share, weights)
+                (int(share * parts), weights)
                 for (device, share, weights), count in zip(self.kinds, use, strict=True)
-                if device == kind.name
+                if count and device == kind.name
                 for _ in range(count)
             ]
+            whole = (parts, kind.memory_bytes or 0)
             there = self.problem.cluster.count(kind.name)
-            largest_first = tuple(sorted(slots, reverse=True))
-            numbers = (n for n in range(there + 1) if _fits(largest_first, n, kind.memory_bytes))
-            fewest = next(numbers, None)
+            fewest = _fewest(tuple(sorted(slots, reverse=True)), there, whole)
             if fewest is None:
                 return None
             needed[kind.name] = fewest
@@ -183,23 +185,26 @@ class BruteForce:
 
 
 @cache
-def _fits(slots: tuple[tuple[Fraction, int], ...], devices: int, memory_bytes: int | None) -> bool:
-    """Try every device for every slot; in whole parts of a device, which compare faster."""
-    parts = lcm(*(share.denominator for share, _ in slots))
-    sizes = [(int(share * parts), weights) for share, weights in slots]
+def _fewest(slots: tuple[Room, ...], there: int, whole: Room) -> int | None:
+    """How many devices these slots need, the largest first; None: more than there are."""
+    return next((n for n in range(there + 1) if _fits(slots, n, whole)), None)
+
+
+def _fits(slots: tuple[Room, ...], devices: int, whole: Room) -> bool:
+    """Try every device for every slot."""
 
     @cache
-    def put(at: int, free: tuple[tuple[int, int], ...]) -> bool:
-        if at == len(sizes):
+    def put(at: int, free: tuple[Room, ...]) -> bool:
+        if at == len(slots):
             return True
-        size, weights = sizes[at]
+        size, weights = slots[at]
         return any(
             put(at + 1, tuple(sorted((*free[:i], (part - size, room - weights), *free[i + 1 :]))))
             for i, (part, room) in enumerate(free)
             if part >= size and room >= weights and (i == 0 or free[i] != free[i - 1])
         )
 
-    return put(0, ((parts, memory_bytes or 0),) * devices)
+    return put(0, (whole,) * devices)
 
 
 def transfer_us(cluster: Cluster, device: str, after: str, size_bytes: int) -> int:

@@ -10,9 +10,15 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.common.enough import with_devices
+from headrace.simulation.apps import headroom
 from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 from headrace.simulation.apps.in_time import plan_in_time
 from helpers.apps import make_chain_problem, named_gpus, named_slo_ms, with_slo
+
+
+@pytest.fixture(autouse=True)
+def one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headroom, "SESSIONS", 1)
 
 
 def refused(planning: Callable[[], object]) -> str:
