@@ -20,7 +20,7 @@ from helpers.triton_repository import add_model, ensemble_config, onnx_config
 pytestmark = pytest.mark.e2e
 
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(3, 16)
-QUICK = ("--budget-s", "1", "--blocks", "1", "--stages", "none")
+QUICK = ("--budget-s", "0.1", "--blocks", "1", "--stages", "none")
 
 
 def headrace(*arguments: str, folder: Path) -> str:

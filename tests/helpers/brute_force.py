@@ -10,7 +10,7 @@ from functools import cache
 from itertools import combinations, product
 from math import floor, inf, lcm
 
-from headrace.domain.cluster import Cluster
+from headrace.domain.cluster import Cluster, DeviceType
 from headrace.domain.errors import ProfileError
 from headrace.domain.problem import Demand, Problem
 from helpers.problems import profiled_us
@@ -33,6 +33,10 @@ class BruteForce:
             for kind in problem.cluster.device_types
             for share in kind.shares
             for weights in sorted(self._weights(kind.name))
+        ]
+        parts = {kind.name: _parts(kind) for kind in problem.cluster.device_types}
+        self._rooms = [
+            (device, (int(share * parts[device]), weights)) for device, share, weights in self.kinds
         ]
         most = [problem.cluster.count(device) * int(1 / share) for device, share, _ in self.kinds]
         vectors = product(*(range(count + 1) for count in most))
@@ -162,14 +166,11 @@ class BruteForce:
         """The fewest devices of each type; None if there are not enough."""
         needed = {}
         for kind in self.problem.cluster.device_types:
-            parts = lcm(*(share.denominator for share in kind.shares))
-            slots = [
-                (int(share * parts), weights)
-                for (device, share, weights), count in zip(self.kinds, use, strict=True)
-                if count and device == kind.name
-                for _ in range(count)
-            ]
-            whole = (parts, kind.memory_bytes or 0)
+            slots: list[Room] = []
+            for (device, room), count in zip(self._rooms, use, strict=True):
+                if count and device == kind.name:
+                    slots += [room] * count
+            whole = (_parts(kind), kind.memory_bytes or 0)
             there = self.problem.cluster.count(kind.name)
             fewest = _fewest(tuple(sorted(slots, reverse=True)), there, whole)
             if fewest is None:
@@ -182,6 +183,11 @@ class BruteForce:
         assert needed is not None
         prices = {k.name: k.price_per_hour or 0.0 for k in self.problem.cluster.device_types}
         return sum(prices[device] * count for device, count in needed.items())
+
+
+def _parts(kind: DeviceType) -> int:
+    """Of a device, so that every share is a whole number of them."""
+    return lcm(*(share.denominator for share in kind.shares))
 
 
 @cache
