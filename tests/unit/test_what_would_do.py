@@ -17,8 +17,9 @@ from helpers.apps import make_chain_problem, named_gpus, named_slo_ms, with_slo
 
 
 @pytest.fixture(autouse=True)
-def one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_short_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headroom, "SESSIONS", 1)
+    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 1_000)
 
 
 def refused(planning: Callable[[], object]) -> str:
