@@ -288,7 +288,9 @@ def _planned(problem: "Problem") -> "Plan":
         result = solve(problem)
     plan = result.plan
     if plan is None and _may_come_and_go(problem):
-        plan = solve(_coming_and_going(problem)).plan
+        another = _coming_and_going(problem)
+        with working(f"planning with {another.options.planner}"):
+            plan = solve(another).plan
     if plan is None:
         raise InfeasibleError(result.refusal or "no plan")
     return plan

@@ -151,6 +151,7 @@ def served_models(
             if flat[deployment.model].dimensions
             else (),
             bucket_of=flat[deployment.model].bucket_of,
+            of_app=bool(deployment.app),
         )
         for deployment, model in zip(plan.deployments, topology.models, strict=True)
     }

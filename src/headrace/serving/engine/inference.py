@@ -73,6 +73,8 @@ class ServedModel:
     `Answer` the true shape is. Clients get what is true."""
     app: bool = False
     """Its tensors are arrays of their own shapes, where -1 is any length."""
+    of_app: bool = False
+    """An app calls it, of whose time a call's deadline is a part."""
     input_item_bytes: tuple[int, ...] = field(init=False)
     """Bytes of one item of each input."""
 

@@ -23,8 +23,8 @@ from headrace.serving.workers.stage_io import TensorGroup
 logger = logging.getLogger(__name__)
 
 OVERDUE_US = 5_000_000
-"""So long after its deadline, and as long again as it was given, a request is given up: an answer
-would be withheld, and what an app calls is late for any app."""
+"""So long after its deadline, and as long again as it was given, a request is given up: its answer
+would be withheld."""
 
 CallSoon = Callable[[Callable[[], None]], Any]
 
@@ -257,12 +257,14 @@ class PendingRequests:
             self._hand_over(entry, Refusal(reason=reason, message=message, retry_after_us=0))
 
     def refuse_overdue(self) -> None:
-        """Nobody must wait for ever, whatever it is that holds a request up."""
+        """Nobody must wait for ever, whatever it is that holds a request up. What an app calls, its
+        own deadline ends; until then a late answer is of use."""
         now_us = self._now_us()
         overdue = {
             entry
             for entry in self._pending.values()
-            if now_us - entry.deadline_at_us > OVERDUE_US + entry.timeout_us
+            if not entry.model.of_app
+            and now_us - entry.deadline_at_us > OVERDUE_US + entry.timeout_us
         }
         for entry in overdue:
             message = (
