@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from headrace.domain.problem import Problem
 from headrace.planning import solve
-from headrace.planning.apps.bill.refusal import Found, Refusal
+from headrace.planning.apps.bill.refusal import Found, Refusal, Search
 from headrace.planning.apps.candidates import app_case
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.enough import Enough, least_enough, least_slos, with_devices
@@ -61,6 +61,17 @@ def test_no_devices_are_named_for_an_slo_below_the_fastest_batches() -> None:
     assert "under `cluster.nodes`" not in said
 
 
+def refused_by(search: Search, problem: Problem) -> str:
+    """What is said where this search has found nothing, for certain."""
+    return Refusal(
+        problem=problem,
+        cases=[app_case(problem, problem.apps[0])],
+        search=search,
+        limit=Deadline(1000.0),
+        certain=True,
+    ).text()
+
+
 @pytest.mark.parametrize(("decided", "says"), [(True, "needs  "), (False, "enough ")])
 def test_what_no_search_decides_is_not_said_to_be_needed(decided: bool, says: str) -> None:
     problem = make_chain_problem(slo_ms=180, gpus=1, rate_rps=50)
@@ -70,13 +81,7 @@ def test_what_no_search_decides_is_not_said_to_be_needed(decided: bool, says: st
             return Found(devices=None, certain=decided)
         return Found(devices={"gpu": 5}, certain=True)
 
-    said = Refusal(
-        problem=problem,
-        cases=[app_case(problem, problem.apps[0])],
-        search=search,
-        limit=Deadline(1000.0),
-        certain=True,
-    ).text()
+    said = refused_by(search, problem)
 
     assert f"\n  {says}   5 of gpu\n" in said
     assert "try       5 of gpu under `cluster.nodes`, a longer SLO, or a lower rate" in said
@@ -93,13 +98,7 @@ def test_where_no_type_alone_helps_those_of_a_plan_are_named() -> None:
         does = asked.cluster.count("gpu") >= 3 and asked.cluster.count("cpu") >= 4
         return Found(devices={"gpu": 3, "cpu": 4} if does else None, certain=True)
 
-    said = Refusal(
-        problem=problem,
-        cases=[app_case(problem, problem.apps[0])],
-        search=search,
-        limit=Deadline(1000.0),
-        certain=True,
-    ).text()
+    said = refused_by(search, problem)
 
     assert "enough    3 of gpu and 4 of cpu" in said
 
