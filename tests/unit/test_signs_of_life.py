@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.serving.workers.activity import Activity, activity_of
-from headrace.serving.workers.beats import waited_for_core_us
+from headrace.serving.workers.beats import CoreWaits
 from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
 from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.supervisor import Supervisor
@@ -186,12 +186,39 @@ def test_workers_are_not_blamed_for_the_time_in_which_the_server_itself_was_away
 
 
 def test_the_kernel_says_how_long_a_thread_has_waited_for_a_core(tmp_path: Path) -> None:
-    kept = tmp_path / "schedstat"
-    kept.write_text("4521833 106980 12\n")
-    assert waited_for_core_us(str(kept)) == 106
-    assert waited_for_core_us(str(tmp_path / "none")) == 0
-    kept.write_text("")
-    assert waited_for_core_us(str(kept)) == 0
+    waits = CoreWaits(str(tmp_path))
+    assert waits.look_us() == 0
+    say(tmp_path, "S", "4521833 106980 12\n")
+    assert waits.look_us() == 106
+    say(tmp_path, "S", "")
+    assert waits.look_us() == 0
+
+
+def test_a_wait_for_a_core_counts_while_it_lasts_and_once(tmp_path: Path) -> None:
+    now_us = 0
+    waits = CoreWaits(str(tmp_path), lambda: now_us)
+    say(tmp_path, "R", "900000 5000000 12")
+    assert waits.look_us() == 5_000, "it may have run until now"
+    now_us = 600_000
+    assert waits.look_us() == 605_000
+    say(tmp_path, "R", "950000 615000000 13")
+    assert waits.look_us() == 615_000, "the kernel has counted it"
+    now_us = 700_000
+    say(tmp_path, "R", "99950000 615000000 13")
+    assert waits.look_us() == 615_000, "it computes"
+    now_us = 800_000
+    say(tmp_path, "S", "99950000 615000000 13")
+    assert waits.look_us() == 615_000, "it waits for something else"
+    now_us = 900_000
+    say(tmp_path, "R", "99950000 615000000 13")
+    assert waits.look_us() == 615_000
+    now_us = 1_000_000
+    assert waits.look_us() == 715_000
+
+
+def say(process: Path, state: str, schedstat: str) -> None:
+    (process / "stat").write_text(f"7 (a) b) {state} 1 7")
+    (process / "schedstat").write_text(schedstat)
 
 
 # -- batches that hang -----------------------------------------------------------------------------

@@ -17,11 +17,12 @@ def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
     """Start sending signs of life; returns what else is to be sent with, so that frames do not
     mix."""
     sending = threading.Lock()
+    waits = CoreWaits()
 
     def run() -> None:
         while True:
             time.sleep(BEAT_S)
-            beat = encode(Beat(waited_for_core_us()))
+            beat = encode(Beat(waits.look_us()))
             try:
                 with sending:
                     channel.send(beat, socket.MSG_DONTWAIT)
@@ -38,10 +39,37 @@ def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
     return send
 
 
-def waited_for_core_us(schedstat: str = "/proc/self/schedstat") -> int:
-    """How long this process's main thread was ready to run and had no core; 0: not known."""
-    try:
-        with open(schedstat, "rb") as file:
-            return int(file.read().split()[1]) // 1_000
-    except (OSError, IndexError, ValueError):
-        return 0
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1_000
+
+
+class CoreWaits:
+    """How long a process's main thread was ready to run and had no core.
+
+    The kernel counts a wait when it is over. One that still lasts is seen from look to look: the
+    thread is ready (state R) and has not run since.
+    """
+
+    def __init__(
+        self, process: str = "/proc/self", now_us: Callable[[], int] = _monotonic_us
+    ) -> None:
+        self._process = process
+        self._now_us = now_us
+        self._ready_after: tuple[int, int] | None = None
+        """How long it had run, and how often, when it was seen to be ready; None: it was not."""
+        self._seen_at_us = 0
+
+    def look_us(self) -> int:
+        """All waits so far; 0: not known."""
+        try:
+            with open(f"{self._process}/schedstat", "rb") as file:
+                ran_ns, waited_ns, times = map(int, file.read().split())
+            with open(f"{self._process}/stat", "rb") as file:
+                state = file.read().rpartition(b") ")[2][:1]
+        except (OSError, ValueError):
+            return 0
+        now_us = self._now_us()
+        ready_after = (ran_ns, times) if state == b"R" else None
+        if ready_after is None or ready_after != self._ready_after:
+            self._ready_after, self._seen_at_us = ready_after, now_us
+        return waited_ns // 1_000 + now_us - self._seen_at_us
