@@ -72,6 +72,17 @@ def test_the_least_recently_active_of_a_peer_gives_way() -> None:
     assert [client.transport.closed for client in clients] == [False, True, False]
 
 
+def test_who_gives_way_is_gone_without_its_consent_once_its_answer_is_taken() -> None:
+    bench = Bench(token=TOKEN, limits=Limits(connections=2))
+    with_answer, without = (remote(bench, "192.0.2.1") for _ in range(2))
+    with_answer.transport.untaken_bytes = 1
+    for client in (with_answer, without):
+        client.transport.stuck = True
+        remote(bench, "192.0.2.1").take_turns()
+    assert (with_answer.transport.closed, with_answer.transport.aborted) == (True, False)
+    assert without.transport.aborted
+
+
 def test_who_showed_the_token_does_not_give_way_to_who_did_not() -> None:
     bench = Bench(token=TOKEN, limits=Limits(connections=2, reserved_connections=1))
     known = [remote(bench, "192.0.2.1") for _ in range(2)]

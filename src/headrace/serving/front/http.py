@@ -91,6 +91,10 @@ class HttpConnection(HttpReader):
         """Its seat is needed by another."""
         if self._reading == IDLE and not self._deaf:
             self.transport.close()
+            if not self.waiting_bytes:
+                # With TLS, closing waits for the client to say goodbye too: whoever does not would
+                # stay beside its seat. In the loop's next turn what was written is sent.
+                self._server.soon(self.transport.abort)
         else:
             self.transport.abort()
 
