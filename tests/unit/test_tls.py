@@ -1,20 +1,23 @@
 """TLS on both ports: certificates of the server, and of clients where they are asked for."""
 
 import asyncio
+import os
 import ssl
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
 
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.access import Access, AccessError
-from headrace.serving.front.base import FrontOptions
+from headrace.serving.front.base import Front, FrontOptions
 from headrace.serving.front.grpc import frames
+from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.table import FRONTS
 from headrace.serving.front.tls import TlsFiles, tls_files
 from helpers.certificates import Pair, authority, signed
-from helpers.gateway import FakeEngine
+from helpers.gateway import TOKEN, FakeEngine, get, post
 from helpers.live_server import PATIENCE_S
 
 
@@ -34,20 +37,36 @@ def server(folder: Path, ours: Pair) -> Pair:
 
 
 HTTP = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+INFER = post(
+    "/v2/models/adder/infer",
+    b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}',
+)
 GRPC = frames.PREFACE + frames.settings(())
+
+
+def front_of(
+    name: str,
+    tls: TlsFiles | None,
+    engine: FakeEngine | None = None,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+) -> Front:
+    options = FrontOptions(
+        host="127.0.0.1",
+        port=0,
+        access=Access(bind_host="127.0.0.1", token=token),
+        limits=limits or Limits(),
+        tls=tls,
+    )
+    return FRONTS[name](ProtocolCore(engine or FakeEngine()), options)
 
 
 def first_bytes(name: str, tls: TlsFiles, client: ssl.SSLContext | None) -> tuple[bytes, str]:
     """What a front says first to a client, and its address; b"" where it lets nobody in."""
 
     async def ask() -> tuple[bytes, str]:
-        options = FrontOptions(
-            host="127.0.0.1",
-            port=0,
-            access=Access(bind_host="127.0.0.1", token=None),
-            tls=tls,
-        )
-        front = FRONTS[name](ProtocolCore(FakeEngine()), options)
+        front = front_of(name, tls)
         await front.listen()
         port = int(front.address.rpartition(":")[2])
         try:
@@ -99,17 +118,77 @@ def test_clients_show_a_certificate_where_one_is_asked_for(
     assert first_bytes(name, tls, client_of(ours))[0] == b""
 
 
+@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize("half_open", [True, False])
+def test_strangers_that_send_nothing_by_tls_hold_their_seats_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, ours: Pair, server: Pair, name: str, half_open: bool
+) -> None:
+    elsewhere = "127.0.0.2"
+    monkeypatch.setattr(
+        "headrace.serving.front.access.peer_user",
+        lambda peer, _: 4_321 if peer[0] == elsewhere else os.geteuid(),
+    )
+    client = client_of(ours, alpn={"grpc": "h2"}.get(name, ""))
+    probe = get("/v2/health/live") if name == "http" else GRPC
+
+    async def ask() -> tuple[list[bytes], list[int]]:
+        tls = TlsFiles(certificate=server.certificate, key=server.key)
+        front = front_of(name, tls, limits=Limits(connections_per_stranger=3), token=TOKEN)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        told, held, all_writers = [], [], []
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=(elsewhere, 0)
+            )
+            if not half_open:
+                await writer.start_tls(client, server_hostname="localhost")
+                writer.write(probe)
+                assert await reader.read(9)
+                # Nor does it say goodbye when it is hung up on.
+                cast("asyncio.Transport", writer.transport).pause_reading()
+            mine = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            mine[1].write(probe)
+            told.append(await mine[0].read(9))
+            held.append(front.connections)
+            all_writers += [writer, mine[1]]
+        await front.stop()
+        for writer in all_writers:
+            writer.close()
+        return told, held
+
+    told, held = uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
+    assert all(told), "the owner is answered"
+    assert held == [min(came, 3) + came for came in range(1, 9)], "strangers' and the owner's"
+
+
+def test_a_client_without_a_seat_is_not_let_into_its_handshake(ours: Pair, server: Pair) -> None:
+    engine = FakeEngine(at_once=False)
+
+    async def ask() -> None:
+        tls = TlsFiles(certificate=server.certificate, key=server.key)
+        limits = Limits(connections=1, reserved_connections=0)
+        front = front_of("http", tls, engine, limits=limits)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        busy = (await asyncio.open_connection("127.0.0.1", port, ssl=client_of(ours)))[1]
+        busy.write(INFER)
+        while not engine.open:
+            await asyncio.sleep(0)
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await asyncio.open_connection("127.0.0.1", port, ssl=client_of(ours))
+        assert front.connections == 1
+        await front.stop()
+        busy.close()
+
+    uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
+
+
 def test_a_client_in_the_middle_of_its_handshake_is_waited_for_when_the_server_drains(
     ours: Pair, server: Pair
 ) -> None:
     async def ask() -> tuple[int, int, bytes, int]:
-        options = FrontOptions(
-            host="127.0.0.1",
-            port=0,
-            access=Access(bind_host="127.0.0.1", token=None),
-            tls=TlsFiles(certificate=server.certificate, key=server.key),
-        )
-        front = FRONTS["http"](ProtocolCore(FakeEngine()), options)
+        front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
         await front.listen()
         port = int(front.address.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -10,9 +10,9 @@ A new connection finds its seat so:
     1. a stranger's peer holds `connections_per_stranger` strangers' connections at most;
        the next one displaces the least recently active of them
     2. while there are fewer than `connections`, it is seated
-    3. otherwise one gives way that nobody waits on: idle, or with a request that is half sent;
-       strangers first, never of a higher standing than the newcomer; of the peer that has most,
-       the least recently active
+    3. otherwise one gives way that nobody waits on: idle, in its TLS handshake, or with a request
+       that is half sent; strangers first, never of a higher standing than the newcomer; of the
+       peer that has most, the least recently active
     4. where all are being answered: a seat of the reserve, for one request of the owner, of
        somebody with the token, or for a health probe
     5. beyond the reserve it is turned away

@@ -4,38 +4,27 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.arrivals import stamp_arrivals
 from headrace.serving.front.base import AddressError, FrontOptions
+from headrace.serving.front.guard import meet
+from headrace.serving.front.handshake import Accepted, Handshake
 from headrace.serving.front.http_server import Connections
 
 _SWEEP_S = 0.5
 _BACKLOG = 1024
 """Clients that wait to be let in."""
-_HANDSHAKE_S = 10.0
 _RECEIVED_BYTES = 1 << 20
 """That the kernel may hold of a connection, from its first request on. Left to itself it begins
 with 64 KiB and learns how much a client sends: a first request of 600 kB comes in ten pieces."""
-
-
-class _Greeted(asyncio.Protocol):
-    """A client in the middle of its TLS handshake, which a server that drains waits for. The loop
-    does not say when one fails: uvloop's drops this then, which nothing else holds."""
-
-    def __init__(self, connect: Callable[[], asyncio.BaseProtocol]) -> None:
-        self._connect = connect
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        connection = self._connect()
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
 
 
 class TcpFront(ABC):
@@ -63,7 +52,7 @@ class TcpFront(ABC):
         self._stopped = False
         self._coming: set[asyncio.Task[Any]] = set()
         """Clients that had connected when the listener was closed."""
-        self._greeted: WeakSet[_Greeted] = WeakSet()
+        self._handshakes: set[Handshake] = set()
         self.address = ""
         """The URL."""
 
@@ -77,7 +66,7 @@ class TcpFront(ABC):
 
     @property
     def connections(self) -> int:
-        return len(self.server.connections) + len(self._coming) + len(self._greeted)
+        return len(self.server.connections) + len(self._coming) + len(self._handshakes)
 
     async def listen(self) -> None:
         """
@@ -87,9 +76,7 @@ class TcpFront(ABC):
         loop = asyncio.get_running_loop()
         host, port = self._options.host, self._options.port
         try:
-            listener = await loop.create_server(
-                self._greet, host, port, backlog=_BACKLOG, **self._secure
-            )
+            listener = await loop.create_server(self._greet, host, port, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
             address = f"{host}:{port}"
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -106,19 +93,14 @@ class TcpFront(ABC):
         self.address = f"{self.scheme}{'' if self._tls is None else 's'}://{host}:{port}"
         self._sweeper = loop.create_task(self._sweep())
 
-    @property
-    def _secure(self) -> dict[str, Any]:
-        """What asyncio is to know of TLS."""
-        if self._tls is None:
-            return {}
-        return {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_S}
-
     def _greet(self) -> asyncio.BaseProtocol:
         if self._tls is None:
             return self.connect()
-        greeted = _Greeted(self.connect)
-        self._greeted.add(greeted)
-        return greeted
+        return Accepted(partial(self._shake_hands, self._tls))
+
+    def _shake_hands(self, tls: ssl.SSLContext, client: socket.socket) -> None:
+        handshake = Handshake(client, tls, self.connect, self.server.seats, self._handshakes)
+        meet(self._options.access, handshake, self.aside)
 
     def retire(self) -> None:
         self._core.retire()
@@ -152,7 +134,7 @@ class TcpFront(ABC):
     async def _let_in(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with suppress(OSError):  # it left
-            await loop.connect_accepted_socket(self.connect, client, **self._secure)
+            await loop.connect_accepted_socket(self._greet, client)
 
     def drain(self) -> None:
         self.server.drain()
@@ -161,6 +143,8 @@ class TcpFront(ABC):
         self.close()
         for task in self._coming:
             task.cancel()
+        for handshake in tuple(self._handshakes):
+            handshake.give_way()
         self.server.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
