@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.serving.addresses import peer_key
 from headrace.serving.front.http_messages import Limits
-from headrace.serving.front.seats import peer_key
 from helpers.gateway import TOKEN, Bench, Client, FakeEngine, get, post
 
 OWNER, OTHER = 1, 2

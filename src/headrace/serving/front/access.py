@@ -21,8 +21,9 @@ from pathlib import Path
 
 from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import HeadraceError
+from headrace.serving.addresses import peer_key
 from headrace.serving.front.peer_user import End, answers_at_once, peer_user
-from headrace.serving.front.seats import KNOWN, OWNER, STRANGER, Peer, peer_key
+from headrace.serving.front.seats import KNOWN, OWNER, STRANGER, Peer
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
 MAX_TOKEN_FILE_BYTES = 1024

@@ -22,7 +22,6 @@ a peer with few keeps them. Finding who gives way costs one look at each peer, a
 there is room; activity is the order in which a peer's connections stand in its table.
 """
 
-import ipaddress
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -149,18 +148,3 @@ def _largest_first(table: dict[Hashable, dict[Seated, None]]) -> Iterator[dict[S
         yield max(table.values(), key=len)
         # All of its connections are busy, which is rare: the order of the others is worth its cost.
         yield from sorted(table.values(), key=len, reverse=True)
-
-
-def peer_key(address: str) -> str:
-    """What counts as one peer elsewhere.
-
-    >>> peer_key("192.0.2.7"), peer_key("2001:db8::7")
-    ('192.0.2.7', '2001:db8::/64')
-    """
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(getattr(found, "ipv4_mapped", None) or found)

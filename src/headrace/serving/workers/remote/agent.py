@@ -25,6 +25,7 @@ from typing import Any
 from headrace import __version__
 from headrace.domain.errors import HeadraceError
 from headrace.executors.mps import MpsService, missing
+from headrace.serving.addresses import peer_key
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
@@ -44,6 +45,7 @@ from headrace.serving.workers.remote.frames import (
 from headrace.serving.workers.remote.handshake import HandshakeError, answer, call
 from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
+from headrace.serving.workers.remote.strangers import Complaints, Strangers
 from headrace.serving.workers.worker_process import WorkerLimits
 
 logger = logging.getLogger("headrace.agent")
@@ -55,7 +57,7 @@ on it but from when on workers without a gateway count their time of grace."""
 GRACE_S = 30.0
 """How long workers stay loaded without a gateway."""
 MOST_STRANGERS = 64
-"""That may be shaking hands at a time."""
+"""That may be shaking hands at a time; beyond it some give way."""
 _LOOK_S = 0.25
 
 
@@ -96,7 +98,8 @@ class Agent:
         self._epoch, self._gateway = 0, ""
         self._callers: set[asyncio.Task[None]] = set()
         self._peers: set[_FromPeer] = set()
-        self._strangers = 0
+        self._complaints = Complaints(logger)
+        self._strangers = Strangers(MOST_STRANGERS, self._complaints)
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = asyncio.Lock()
         self._listener: socket.socket | None = None
@@ -126,14 +129,13 @@ class Agent:
         watch = loop.create_task(self._watch())
         try:
             while True:
-                endpoint, _ = await loop.sock_accept(self._listener)
-                if self._strangers >= MOST_STRANGERS:
-                    endpoint.close()
-                    continue
-                self._strangers += 1
-                task = loop.create_task(self._welcome(endpoint))
+                endpoint, address = await loop.sock_accept(self._listener)
+                caller = peer_key(address[0])
+                task = loop.create_task(self._welcome(endpoint, caller))
                 self._callers.add(task)
                 task.add_done_callback(self._callers.discard)
+                self._strangers.enter(caller, task)
+                await asyncio.sleep(0)  # However many call, handshakes go on between them.
         finally:
             self._listener.close()
             tasks = [watch, *self._callers]
@@ -145,14 +147,12 @@ class Agent:
             for connection in list(self._connections):
                 connection.close()
 
-    async def _welcome(self, endpoint: socket.socket) -> None:
+    async def _welcome(self, endpoint: socket.socket, caller: str) -> None:
         try:
             endpoint, role = await answer(endpoint, self._options.secret, self._options.listens)
         except HandshakeError as error:
-            logger.warning("%s", error)
+            self._complaints.warn(caller, str(error))
             return
-        finally:
-            self._strangers -= 1
         connection = Connection(tuned(endpoint))
         self._connections.add(connection)
         if role == "agent":

@@ -18,6 +18,7 @@ import os
 import secrets
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ from headrace.domain.errors import HeadraceError
 MAGIC: Final = b"headrace/1\n"
 NONCE_BYTES = PROOF_BYTES = 32
 HANDSHAKE_S = 5.0
+MOST_TRIES = 5
+"""Of a caller, within that time."""
 LEAST_SECRET_BYTES = 16
 MOST_SECRET_BYTES = 4096
 SECRET_VARIABLE = "HEADRACE_CLUSTER_SECRET"
@@ -85,22 +88,30 @@ def proof(secret: bytes, side: str, role: bytes, listener: bytes, caller: bytes)
 async def call(
     host: str, port: int, secret: bytes, role: Role, tls: ssl.SSLContext | None
 ) -> socket.socket:
-    """Connect to an agent and shake hands.
+    """Connect to an agent and shake hands. Where that end closes the connection first, try again:
+    this may have been one of so many callers that it had to give way.
 
     Raises:
         HandshakeError: nobody answers there, or not with this secret.
     """
     where = f"{host}:{port}"
     endpoint: socket.socket | None = None
-    greeting = b""
+    greeting, tries = b"", 0
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            endpoint = await _connected(host, port)
-            if tls is not None:
-                endpoint = await _wrapped(endpoint, tls, server=False)
-            greeting = await _exactly(endpoint, len(MAGIC) + NONCE_BYTES)
-            await _shake_as_caller(endpoint, greeting, secret, role, where)
-            return endpoint
+            while True:
+                tries += 1
+                try:
+                    endpoint = await _connected(host, port)
+                    if tls is not None:
+                        endpoint = await _wrapped(endpoint, tls, server=False)
+                    greeting = await _exactly(endpoint, len(MAGIC) + NONCE_BYTES)
+                    await _shake_as_caller(endpoint, greeting, secret, role, where)
+                    return endpoint
+                except (OSError, EOFError) as error:
+                    if not _closed_there(error) or tries == MOST_TRIES:
+                        raise
+                    _close(endpoint)
     except TimeoutError:
         _close(endpoint)
         how, besides = f"within {HANDSHAKE_S:g} s", ""
@@ -110,6 +121,14 @@ async def call(
         raise _no_agent(where, how, besides) from None
     except (OSError, EOFError) as error:
         _close(endpoint)
+        if _closed_there(error):
+            raise HandshakeError(
+                f"{where}: the connection is closed there before the handshake is over"
+                f" ({_said(error)}), {tries} times: callers without the secret may crowd the agent,"
+                " or what listens there is no agent\n"
+                "  try    the agent's log, which says whom it does not let in; where none runs,"
+                " `headrace agent` on that node, and the address that it prints"
+            ) from error
         if _speaks_no_tls(error):
             besides = "; --tls-cert, --tls-key and --tls-ca there, or no --cluster-ca here"
         elif tls is not None:
@@ -156,7 +175,8 @@ async def _shake_as_caller(
     try:
         answer = await _exactly(endpoint, PROOF_BYTES)
     except EOFError:
-        # An agent that refuses it has read all of it, so that its end is never a reset.
+        # An agent that refuses it has read all of it, so that its end is never a reset; that of a
+        # handshake that gives way always is.
         raise HandshakeError(
             f"{where}: the agent refuses this cluster's secret, or something between has closed the"
             " connection; the agent's log says which\n"
@@ -170,6 +190,8 @@ async def answer(
     endpoint: socket.socket, secret: bytes, tls: ssl.SSLContext | None
 ) -> tuple[socket.socket, Role]:
     """Shake hands with a caller; returns the socket to go on with, and who it is.
+
+    When cancelled, it resets the connection: the caller learns that it was not refused.
 
     Raises:
         HandshakeError: it does not know the secret, or is too slow; the socket is closed.
@@ -204,7 +226,9 @@ async def answer(
         if silent and tls is not None and not isinstance(endpoint, ssl.SSLSocket):
             what += "; it may speak no TLS (a gateway does with --cluster-ca)"
         raise HandshakeError(what) from error
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError):
+            _reset_when_closed(endpoint)
         _close(endpoint)
         raise
 
@@ -265,6 +289,17 @@ def _close(endpoint: socket.socket | None) -> None:
     if endpoint is not None:
         with contextlib.suppress(OSError):
             endpoint.close()
+
+
+def _reset_when_closed(endpoint: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _closed_there(error: BaseException) -> bool:
+    """Of a connection that was made."""
+    closed = isinstance(error, EOFError | ConnectionError | ssl.SSLEOFError)
+    return closed and not isinstance(error, ConnectionRefusedError)
 
 
 def _speaks_no_tls(error: BaseException) -> bool:
