@@ -255,7 +255,7 @@ def _running(command: Sequence[str], folder: Path, core: int) -> Iterator["subpr
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(folder)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CONFIG_HOME": str(folder)},
             start_new_session=True,
         )
         try:

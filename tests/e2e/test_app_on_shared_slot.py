@@ -25,7 +25,7 @@ def test_an_apps_function_is_answered_by_modules_in_turns_on_one_slot(tmp_path: 
     plan = write_app_plan(tmp_path, "plan.json", 1000.0, 20.0, devices, bill="devices")
     function, log = tmp_path / "traffic.py", tmp_path / "run.events"
     function.write_text(FUNCTION)
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
     options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
     with serving(plan, *options, "--events", str(log), environment=environment) as server:
         with ThreadPoolExecutor(4) as clients:

@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     plan = write_app_plan(folder, "plan.json", 400.0)
     function = folder / "traffic.py"
     function.write_text(FUNCTION)
-    environment = {"XDG_RUNTIME_DIR": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
+    environment = {"XDG_CONFIG_HOME": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
     options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
     with serving(plan, *options, "--policy", "reservation", environment=environment) as running:
         yield running

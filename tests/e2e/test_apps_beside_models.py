@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    environment = {"XDG_RUNTIME_DIR": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
+    environment = {"XDG_CONFIG_HOME": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
     options = ("--app", str(folder / "traffic.py"), "--events", str(folder / "run.events"))
     emulated = ("--executor", "emulated", "--processes", "1")
     with serving(folder / "plan.json", *options, *emulated, environment=environment) as running:

@@ -29,7 +29,7 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("headrace")), *arguments],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, **own, "XDG_RUNTIME_DIR": str(folder)},
+        env={**os.environ, **own, "XDG_CONFIG_HOME": str(folder)},
         cwd=folder,
         start_new_session=True,
     )

@@ -34,7 +34,7 @@ class Secured:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("plain")
     plan = write_plan(served_add_one(folder), folder)
-    with serving(plan, "--grpc-port", "0", environment={"XDG_RUNTIME_DIR": str(folder)}) as live:
+    with serving(plan, "--grpc-port", "0", environment={"XDG_CONFIG_HOME": str(folder)}) as live:
         yield live
 
 
@@ -49,7 +49,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         *("--tls-cert", str(server.certificate), "--tls-key", str(server.key)),
         *("--tls-client-ca", str(ours.certificate)),
     )
-    with serving(plan, *arguments, environment={"XDG_RUNTIME_DIR": str(folder)}) as live:
+    with serving(plan, *arguments, environment={"XDG_CONFIG_HOME": str(folder)}) as live:
         tls = ClientTls(authority=ours.certificate, certificate=client.certificate, key=client.key)
         yield Secured(live, tls, Path(str(live.token_file)).read_text().strip())
 

@@ -26,7 +26,7 @@ def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_pa
     function = tmp_path / "traffic.py"
     function.write_text(FUNCTION)
     log = tmp_path / "run.events"
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
     options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
     with serving(
         first, *options, "--policy", "reservation", "--events", str(log), environment=environment

@@ -42,7 +42,7 @@ def plans(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    return {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
 
 
 def test_the_plan_changes_twice_under_load_and_every_request_is_answered(

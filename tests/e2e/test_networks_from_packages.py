@@ -75,7 +75,7 @@ def served(*names: str) -> Iterator[LiveServer]:
     Path("problem.yaml").write_text(problem)
     run("plan", "problem.yaml", "-o", "plan.json")
     run("verify", "plan.json")
-    environment = {"XDG_RUNTIME_DIR": str(Path.cwd())}
+    environment = {"XDG_CONFIG_HOME": str(Path.cwd())}
     with serving(Path("plan.json"), "--grpc-port", "0", environment=environment) as server:
         yield server
 
@@ -164,7 +164,7 @@ def test_the_page_on_text_models_runs(capsys: pytest.CaptureFixture[str]) -> Non
     for command in commands:
         if command[0] != "serve":
             run(*command, *(("--budget-s", "0.05") if command[0] == "profile" else ()))
-    with serving(Path("plan.json"), environment={"XDG_RUNTIME_DIR": str(Path.cwd())}) as server:
+    with serving(Path("plan.json"), environment={"XDG_CONFIG_HOME": str(Path.cwd())}) as server:
         asking = client.body.replace("127.0.0.1:8000", server.address)
         exec(asking, done)  # noqa: S102
 

@@ -42,7 +42,7 @@ def folder(demo: Demo) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
     arguments = ("--app", str(FUNCTION), "--events", str(folder / EVENTS))
-    environment = {"XDG_RUNTIME_DIR": str(folder)}
+    environment = {"XDG_CONFIG_HOME": str(folder)}
     options = (*arguments, "--policy", POLICY, UNENFORCED)
     with serving(folder / "plan.json", *options, environment=environment) as running:
         yield running

@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("plan")
     plan = write_plan(served_add_one(folder), folder)
-    with serving(plan, "--grpc-port", "0", environment={"XDG_RUNTIME_DIR": str(folder)}) as live:
+    with serving(plan, "--grpc-port", "0", environment={"XDG_CONFIG_HOME": str(folder)}) as live:
         yield live
 
 

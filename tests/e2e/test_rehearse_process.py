@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 def test_a_rehearsal_runs_every_stage_and_is_kept_beside_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     plan = write_plan(served_add_one(tmp_path, slots=2), tmp_path)
 
     # A thousand requests: the plan promises half a million, more than any load is made of.
@@ -32,7 +32,7 @@ def test_a_rehearsal_runs_every_stage_and_is_kept_beside_the_plan(
 def test_what_the_gateway_takes_is_measured_on_a_server_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     profile = served_add_one(tmp_path, slots=1).profiles["m"]
 
     found = measure_gateway(profile, "cpu", step_s=0.1)
@@ -44,7 +44,7 @@ def test_beside_a_slot_counts_what_the_worker_takes_beyond_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand layers take a millisecond or more, where 4 us are profiled."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     chain = saved(chain_model(1_000), tmp_path / "m.onnx")
     profile = profile_by_hand(["y"], 1, 4, "cpu", chain)
 

@@ -30,7 +30,7 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
     function = tmp_path / "traffic.py"
     function.write_text(FUNCTION)
     log = tmp_path / "run.events"
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
     options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
     replan = ("--replan", "--replan-after-s", "6", "--policy", "reservation")
     with serving(plan, *options, *replan, "--events", str(log), environment=environment) as server:

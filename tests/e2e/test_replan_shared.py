@@ -61,7 +61,7 @@ def request_for(model: str) -> bytes:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    return {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
 
 
 def logged(folder: Path, plans: int) -> dict[str, int]:

@@ -31,7 +31,7 @@ X = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("plan")
     plan = write_plan(served_add_one(folder), folder)
-    with serving(plan, "--grpc-port", "0", environment={"XDG_RUNTIME_DIR": str(folder)}) as live:
+    with serving(plan, "--grpc-port", "0", environment={"XDG_CONFIG_HOME": str(folder)}) as live:
         yield live
 
 
@@ -205,7 +205,7 @@ def test_mutual_tls_and_a_token_let_the_client_in(tmp_path: Path) -> None:
         *("--tls-cert", str(server_files.certificate), "--tls-key", str(server_files.key)),
         *("--tls-client-ca", str(ours.certificate)),
     )
-    with serving(plan, *arguments, environment={"XDG_RUNTIME_DIR": str(tmp_path)}) as live:
+    with serving(plan, *arguments, environment={"XDG_CONFIG_HOME": str(tmp_path)}) as live:
         token = {"authorization": f"Bearer {Path(str(live.token_file)).read_text().strip()}"}
         with triton.InferenceServerClient(
             live.grpc_address,

@@ -44,7 +44,7 @@ def plan(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+    return {"XDG_CONFIG_HOME": str(tmp_path)}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One for the tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("running")
     plan = write_plan(served_add_one(folder, slots=2), folder)
-    with serving(plan, environment={"XDG_RUNTIME_DIR": str(folder)}) as server:
+    with serving(plan, environment={"XDG_CONFIG_HOME": str(folder)}) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ X = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("plan")
     plan = write_plan(served_add_one(folder), folder)
-    with serving(plan, environment={"XDG_RUNTIME_DIR": str(folder)}) as live:
+    with serving(plan, environment={"XDG_CONFIG_HOME": str(folder)}) as live:
         yield live
 
 

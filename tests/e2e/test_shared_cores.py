@@ -125,7 +125,7 @@ def test_three_networks_on_two_cores_are_all_answered(
 ) -> None:
     shared = SharedCores(tmp_path, *parts)
     log = tmp_path / "run.events"
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
     with serving(shared.path, "--events", str(log), environment=environment) as server:
         workers = server.processes() - {server.process.pid}
         cores = sorted(tuple(sorted(_cores_of(worker))) for worker in workers)

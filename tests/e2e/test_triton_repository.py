@@ -63,7 +63,7 @@ def by_onnx_runtime(folder: Path, model: str, version: int, x: Any) -> Any:
 
 def test_models_answer_under_their_names_and_versions(tmp_path: Path) -> None:
     planned(tmp_path, "--model", "plus", "--model", "chain")
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
     with (
         serving(tmp_path / "plan.json", environment=environment) as live,
         triton.InferenceServerClient(live.address) as client,
@@ -82,7 +82,7 @@ def test_models_answer_under_their_names_and_versions(tmp_path: Path) -> None:
 
 def test_an_ensemble_answers_as_its_models_one_after_the_other(tmp_path: Path) -> None:
     found = planned(tmp_path, "--rate-rps", "20")
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
     with (
         serving(
             tmp_path / "plan.json",

@@ -431,7 +431,7 @@ def test_load_says_what_is_wrong_with_its_options(
 def test_the_token_of_this_machine_goes_to_this_machine_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert token_for("http://127.0.0.1:8000", None) is None
 
     path = tmp_path / "headrace" / "token"
