@@ -13,6 +13,7 @@ from headrace.serving.front.access import (
     is_loopback,
     read_or_create_token,
 )
+from headrace.serving.front.admin import default_socket_folder
 from headrace.serving.front.peer_user import peer_user
 from headrace.serving.workers.status import AppsStatus
 from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
@@ -186,14 +187,24 @@ def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str) -> 
         read_or_create_token(path)
 
 
-def test_the_default_token_lies_in_the_users_runtime_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("session", ["a login's", "none"])
+def test_token_and_admin_socket_lie_in_the_users_configuration_whatever_the_session(
+    session: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert default_token_path() == tmp_path / "headrace" / "token"
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    assert default_token_path() == tmp_path / "config" / "headrace" / "token"
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    if session != "none":
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for config, folder in (
+        (None, tmp_path / ".config"),
+        ("", tmp_path / ".config"),
+        (str(tmp_path / "own"), tmp_path / "own"),
+    ):
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        if config is not None:
+            monkeypatch.setenv("XDG_CONFIG_HOME", config)
+        assert default_token_path() == folder / "headrace" / "token"
+        assert default_socket_folder() == folder / "headrace"
 
 
 def test_names_stand_for_loopback_only_if_every_address_does() -> None:

@@ -100,8 +100,8 @@ def load(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the server's token (default, on this machine: the one"
-            " that `headrace serve` made)."
+            help="File with the server's token (default, on this machine:"
+            " ~/.config/headrace/token, which `headrace serve` makes)."
         ),
     ] = None,
     tls_ca: Annotated[

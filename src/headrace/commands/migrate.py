@@ -21,7 +21,8 @@ def migrate(
     admin_socket: Annotated[
         Path | None,
         typer.Option(
-            help="The admin socket, where `headrace serve` was given one or runs as another user."
+            help="The admin socket, where `headrace serve` was given one or runs as another user"
+            " (default: ~/.config/headrace/admin-PORT.sock)."
         ),
     ] = None,
     how: Annotated[

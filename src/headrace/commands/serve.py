@@ -80,7 +80,8 @@ def serve(
         Path | None,
         typer.Option(
             help="File with the token that clients send as `Authorization: Bearer TOKEN`; made"
-            " if missing. Your own programs on this machine need none."
+            " if missing (default: ~/.config/headrace/token). Your own programs on this machine"
+            " need none."
         ),
     ] = None,
     no_auth: Annotated[
@@ -98,7 +99,7 @@ def serve(
         Path | None,
         typer.Option(
             help="Unix socket on which `headrace migrate` asks, in a folder that only you can enter"
-            " (default: admin-PORT.sock beside the token's default place)."
+            " (default: ~/.config/headrace/admin-PORT.sock)."
         ),
     ] = None,
     lame_duck_s: Annotated[

@@ -191,10 +191,11 @@ def is_local(address: str) -> bool:
 
 
 def default_token_path() -> Path:
-    """Where the token is kept unless --token-file says otherwise."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "headrace" / "token"
+    """Where the token is kept unless --token-file says otherwise.
+
+    Not in XDG_RUNTIME_DIR: that folder is removed when its user logs out, which servers outlive,
+    and a shell that is no login's does not know it.
+    """
     config = os.environ.get("XDG_CONFIG_HOME")
     return (Path(config) if config else Path.home() / ".config") / "headrace" / "token"
 
