@@ -119,6 +119,15 @@ def test_the_pod_is_no_root_and_mounts_what_it_uses() -> None:
     assert POD["terminationGracePeriodSeconds"] > wait + 10
 
 
+def test_the_admin_socket_has_a_place_where_the_root_is_read_only() -> None:
+    [runtime] = yaml.safe_load((DEPLOY / "kserve.yaml").read_text())["spec"]["containers"]
+    for container in (CONTAINER, runtime):
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        mounts = {each["mountPath"]: each.get("readOnly") for each in container["volumeMounts"]}
+        assert mounts[variables["XDG_CONFIG_HOME"]] is None
+
+
 def test_a_token_from_a_secret_is_one_that_the_server_takes(tmp_path: Path) -> None:
     """The mode that the manifest gives it, by a link, as secrets are mounted."""
     (volume,) = [v for v in POD["volumes"] if v["name"] == "token"]
