@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Dispatched
+from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped, Ran
 from headrace.domain.request import Request
 from helpers.sim import Sim
 from helpers.topologies import (
@@ -103,3 +103,43 @@ def test_one_slo_and_one_priority_never_take_back(seed: int, load: float) -> Non
     ]
     paths = [e.batch for e in Sim(topology).run(requests) if isinstance(e, Dispatched)]
     assert len(paths) == len(set(paths)), "every batch keeps the path that it was given"
+
+
+@given(seed=seeds, load=loads)
+def test_who_is_dropped_could_not_have_had_the_place_of_a_less_important_one(
+    seed: int, load: float
+) -> None:
+    topology = random_topology(np.random.default_rng(seed))
+    requests = {r.id: r for r in mixed(topology, seed, load)}
+    events = Sim(topology).run(list(requests.values()))
+    begun_at_us = {e.batch: e.started_at_us for e in events if isinstance(e, Ran) and e.stage == 0}
+    ended_at_us = {e.batch: e.at_us for e in events if isinstance(e, Answered)}
+    batch_of: dict[int, Dispatched] = {}
+    for event in events:
+        match event:
+            case Dispatched():
+                batch_of |= dict.fromkeys(event.requests, event)
+            case Answered():
+                del batch_of[event.request]
+            case Dropped(reason="deadline"):
+                batch_of.pop(event.request, None)
+                mine = requests[event.request]
+                for other, batch in batch_of.items():
+                    waits = begun_at_us.get(batch.batch, 0) > event.at_us
+                    less = requests[other].priority > mine.priority
+                    if batch.model == mine.model and waits and less:
+                        end_at_us = max(promised_us(batch), ended_at_us.get(batch.batch, HOUR_US))
+                        spread_us = slack_us(batch, topology)
+                        assert end_at_us + spread_us > mine.deadline_at_us
+            case _:
+                pass
+
+
+def promised_us(batch: Dispatched) -> int:
+    """When it ends; what it waits for may have been late since."""
+    return batch.path[-1].start_at_us + batch.path[-1].latency_us
+
+
+def slack_us(batch: Dispatched, topology: Topology) -> float:
+    route = topology.models[batch.model].routes[batch.pipeline]
+    return route.slack_us[len(batch.requests) - 1]

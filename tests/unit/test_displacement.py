@@ -1,6 +1,7 @@
 """Who has time waits, and what has not begun gives way to what is more urgent."""
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.dispatch.protocols import Batch
 from headrace.domain.events import Answered, Dropped, Ran
@@ -213,3 +214,47 @@ def test_of_the_paths_that_are_taken_back_the_one_that_ends_first_is_used() -> N
     # Both slots run something, and are promised for what comes next.
     sim.run([*(request(i, 0, 260, priority=1) for i in range(6)), request(9, 10, 210)])
     assert answered(sim)[9] == 100
+
+
+def run_in_pairs(*requests: Request) -> Sim:
+    """One slot, 100 us for one request and 120 for two; it runs something until 100."""
+    sim = Sim(make_topology([make_route(make_stage([0], [100, 120]))], slo_us=400))
+    sim.run([request(0, 0, 400), *requests])
+    assert_each_request_ended_once(sim.events)
+    return sim
+
+
+def test_an_important_request_takes_the_place_of_a_less_important_one_beside_another() -> None:
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), request(9, 50, 260))
+    assert answered(sim) == {0: 100, 2: 220, 9: 220}
+    assert dropped(sim) == [3]
+
+
+def test_whoever_had_the_place_is_served_later_where_there_is_time() -> None:
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 380, priority=1), request(9, 50, 260))
+    assert answered(sim) == {0: 100, 2: 220, 9: 220, 3: 320}
+
+
+def test_the_least_urgent_member_gives_its_place() -> None:
+    others = (request(2, 1, 390, priority=2), request(3, 1, 390, priority=1))
+    more = (request(4, 2, 390, priority=1), request(5, 2, 395, priority=1))
+    sim = run_in_pairs(*others, *more, request(9, 50, 260))
+    assert (answered(sim)[9], dropped(sim)) == (220, [2])
+
+
+def test_no_place_is_given_to_a_request_that_is_as_important_or_would_be_late_there() -> None:
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300), request(9, 50, 260))
+    assert (answered(sim), dropped(sim)) == ({0: 100, 2: 220, 3: 220}, [9])
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), request(9, 50, 219))
+    assert (answered(sim), dropped(sim)) == ({0: 100, 2: 220, 3: 220}, [9])
+
+
+def test_a_request_that_is_to_run_apart_takes_no_place_beside_others() -> None:
+    alone = replace(request(9, 50, 260), apart=True)
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), alone)
+    assert (answered(sim), dropped(sim)) == ({0: 100, 2: 220, 3: 220}, [9])
+
+
+def test_nothing_is_taken_from_a_batch_that_runs() -> None:
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), request(9, 110, 310))
+    assert answered(sim) == {0: 100, 2: 220, 3: 220}

@@ -118,7 +118,7 @@ def make_room(s: State, model: int, now_us: int) -> tuple[int, int]:
         _undo(s, crossed)
         return -1, 0
     for stage in range(s.routes[route].stages):
-        _copy(s.hops[guest * s.world[0].stages_max + stage], s.path[_place(s, route, stage)])
+        copy_hop(s.hops[guest * s.world[0].stages_max + stage], s.path[_place(s, route, stage)])
     return route, size
 
 
@@ -143,7 +143,7 @@ def _collect(s: State, model: int) -> int:
     batch = s.world[0].first_batch
     while batch >= 0:
         mine = s.batches[batch]
-        if _not_begun(s, batch) and s.shares[model * models + mine.model]:
+        if not_begun(s, batch) and s.shares[model * models + mine.model]:
             later = mine.priority == first.priority and mine.deadline_at > first.deadline_at
             if (mine.priority > first.priority or later) and mine.displaced_in != s.world[0].event:
                 s.displaced[count] = batch
@@ -154,14 +154,14 @@ def _collect(s: State, model: int) -> int:
             s.models[other].latest_at, s.models[other].lowest = 0, -(1 << 62)
         batch = s.world[0].first_batch
         while batch >= 0:
-            if _not_begun(s, batch):
+            if not_begun(s, batch):
                 _note_bounds(s, batch)
             batch = s.batches[batch].after
     return count
 
 
 @hot
-def _not_begun(s: State, batch: int) -> bool:
+def not_begun(s: State, batch: int) -> bool:
     hop = batch * s.world[0].stages_max
     running = s.slots[s.hops[hop].slot].running == batch
     return s.batches[batch].stage == 0 and not running and s.reserved[3 * hop + SLOT].line >= 0
@@ -181,7 +181,7 @@ def _largest_in_time(s: State, model: int, now_us: int) -> tuple[int, int]:
     for route in range(table.first_route, table.end_route):
         for size in range(min(alike, s.routes[route].batch_size), 0, -1):
             waiting, end_at = probe(s, route, size, now_us)
-            if waiting >= 0 and _in_time(s, route, size, end_at, first.deadline_at):
+            if waiting >= 0 and in_time(s, route, size, end_at, first.deadline_at):
                 if size > best_size or (size == best_size and end_at < best_end_at):
                     best, best_size, best_end_at = route, size, end_at
                 break
@@ -189,7 +189,7 @@ def _largest_in_time(s: State, model: int, now_us: int) -> tuple[int, int]:
 
 
 @hot
-def _in_time(s: State, route: int, size: int, end_at: int, deadline_at: int) -> bool:
+def in_time(s: State, route: int, size: int, end_at: int, deadline_at: int) -> bool:
     return end_at + slack_us(s, route, size) <= deadline_at
 
 
@@ -202,7 +202,7 @@ def _place(s: State, route: int, stage: int) -> int:
 
 
 @hot
-def _copy(hop: Any, to: Any) -> None:
+def copy_hop(hop: Any, to: Any) -> None:
     to.slot, to.place = hop.slot, hop.place
     to.start_at, to.latency_us = hop.start_at, hop.latency_us
     to.transfer_at, to.transfer_us = hop.transfer_at, hop.transfer_us
@@ -283,7 +283,7 @@ def _move_equals(s: State, crossed: int, priority: int, now_us: int) -> bool:
     longest = s.world[0].stages_max
     for i in range(crossed):
         for row in range(s.displaced[i] * longest, (s.displaced[i] + 1) * longest):
-            _copy(s.hops[row], s.kept[row])
+            copy_hop(s.hops[row], s.kept[row])
     _sort(s, crossed)
     for i in range(crossed):
         batch = s.displaced[i]
@@ -318,7 +318,7 @@ def _before(s: State, one: int, other: int) -> bool:
 def _move(s: State, batch: int, now_us: int) -> bool:
     mine = s.batches[batch]
     waiting, end_at = probe(s, mine.route, mine.size, now_us)
-    if waiting < 0 or not _in_time(s, mine.route, mine.size, end_at, mine.deadline_at):
+    if waiting < 0 or not in_time(s, mine.route, mine.size, end_at, mine.deadline_at):
         return False
     _take(s, batch, mine.route)
     return True
@@ -332,7 +332,7 @@ def _undo(s: State, crossed: int) -> None:
         release_from(s, s.displaced[i], 0)
     for i in range(crossed):
         for row in range(s.displaced[i] * longest, (s.displaced[i] + 1) * longest):
-            _copy(s.kept[row], s.hops[row])
+            copy_hop(s.kept[row], s.hops[row])
     _put_back(s, 0, crossed)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import (
     displacement,
+    exchange,
     feedback,
     probing,
     reservation_tables,
@@ -90,6 +91,7 @@ FIELDS = merged(
     probing.FIELDS,
     feedback.FIELDS,
     displacement.FIELDS,
+    exchange.FIELDS,
     sharing.FIELDS,
     {
         "world": {"fill_idle_path": 0},
@@ -156,7 +158,11 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         if decision.what != DROP:
             return decision
     _tightest_to_front(s, model)
-    route, size = displacement.make_room(s, model, now_us)
+    route, size = exchange.take_place(s, model, 2)
+    if not size:
+        route, size = displacement.make_room(s, model, now_us)
+    if not size:
+        route, size = exchange.take_place(s, model, 1)
     if size:
         return send(route, size)
     return drop(DEADLINE, _backlog_us(s, model, now_us))
@@ -378,7 +384,10 @@ def on_dispatched(s: State, batch: int) -> None:
     for stage in range(mine.hops):
         take_path(s, batch, stage, first + stage, from_slot)
         from_slot = s.path[first + stage].slot
+    if s.world[0].giving >= 0:
+        exchange.join(s, batch)
     displacement.note_urgency(s, batch)
+    exchange.note_members(s, batch)
     if s.world[0].evicted:
         displacement.requeue_evicted(s, mine.model)
     if s.models[mine.model].in_turns:
