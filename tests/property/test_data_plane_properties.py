@@ -1,5 +1,6 @@
 """Whatever happens to workers and clients, every inference ends once and no memory is lost."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.domain.events import Answered, AnyEvent, Ran
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.serving.engine.data_plane import DataPlane
@@ -86,6 +88,7 @@ class World:
 
     def __init__(self, plan: Plan, profile: Profile, script: st.DataObject, arena: Arena) -> None:
         self.clock = SimClock()
+        self.events: list[AnyEvent] = []
         self.workers = [FlakyWorker(i, self.clock, script) for i in range(len(plan.slots))]
         self.plane = DataPlane(
             plan,
@@ -94,16 +97,17 @@ class World:
             call_soon=lambda callback: self.clock.call_at(self.clock.now_us(), callback),
             links=self.workers,
             transport=TimedLinks(SharedMemory(arena), self.clock),
-            sink=lambda event: None,
+            sink=self.events.append,
         )
         for worker in self.workers:
             worker.driver = self.plane.driver
+        self.inferences: dict[int, Inference] = {}
         self.results: dict[int, list[Answer | Refusal]] = {}
         self.cancelled: set[int] = set()
 
     def submit(self, number: int, items: int, timeout_us: int | None, cancel_us: int) -> None:
         self.results[number] = []
-        inference = Inference(
+        inference = self.inferences[number] = Inference(
             model=PROFILE.model,
             items=items,
             inputs=(bytes([number % 251]) * (4 * WIDTH * items),),
@@ -120,6 +124,17 @@ class World:
         if not self.results[number]:
             self.cancelled.add(number)
         self.plane.pending.cancel(inference)
+
+
+def run_times_us(events: list[AnyEvent]) -> dict[int, int]:
+    """Request -> how long slots ran for the batch that answered it."""
+    ran_us, found = Counter[int](), dict[int, int]()
+    for event in events:
+        if isinstance(event, Ran):
+            ran_us[event.batch] += event.at_us - event.started_at_us
+        elif isinstance(event, Answered):
+            found[event.request] = ran_us[event.batch]
+    return found
 
 
 instants = st.integers(0, HORIZON_US)
@@ -152,8 +167,14 @@ def test_every_inference_ends_exactly_once_and_all_memory_comes_back(
 
     world.clock.run()
 
+    ran_us = run_times_us(world.events)
     for number, results in world.results.items():
         assert len(results) == (number not in world.cancelled)
+        for answer in (result for result in results if isinstance(result, Answer)):
+            inference = world.inferences[number]
+            first, items = inference.first_request, inference.items
+            total_us = sum(ran_us[item] for item in range(first, first + items))
+            assert answer.run_us == total_us // items <= answer.ended_at_us - answer.arrived_at_us
     assert world.plane.pending.open_inferences == world.plane.pending.open_requests == 0
     assert world.plane.driver.running_batches == 0
     assert world.plane.dispatcher.in_flight == 0

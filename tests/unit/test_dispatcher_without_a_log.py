@@ -86,16 +86,14 @@ def counted(sim: Sim) -> BatchCounts:
         if isinstance(event, Dispatched) and event.batch not in members:
             members[event.batch] = len(event.requests)
             counts.batches[len(event.requests)] += 1
-            counts.computed += len(event.requests)
         elif isinstance(event, Ran):
             run_us, size = event.at_us - event.started_at_us, members[event.batch]
             counts.run_us[size] += run_us
-            counts.computed_us += run_us * size
     return counts
 
 
 def fields(counts: BatchCounts) -> tuple[object, ...]:
-    return counts.batches, counts.run_us, counts.computed, counts.computed_us
+    return counts.batches, counts.run_us
 
 
 def two_stages() -> Topology:
@@ -109,7 +107,6 @@ def test_batches_are_counted_by_size_with_the_time_that_slots_ran_for_them() -> 
     [counts] = sim.counts
     assert set(counts.batches) == {1, 2}
     assert fields(counts) == fields(counted(sim))
-    assert counts.computed == 20
 
 
 def test_a_batch_that_is_sent_again_counts_once() -> None:
@@ -125,4 +122,4 @@ def test_the_time_that_slots_ran_for_a_batch_which_is_given_up_counts_too() -> N
     for slot in (1, 2):
         sim.clock.call_at(6_000, partial(sim.dispatcher.on_slot_lost, slot))
     sim.run([request(0, 0, 200_000)])
-    assert fields(sim.counts[0]) == ({1: 1}, {1: 5_000}, 0, 0)
+    assert fields(sim.counts[0]) == ({1: 1}, {1: 5_000})

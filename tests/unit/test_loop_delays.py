@@ -71,11 +71,11 @@ class Bench:
         )
         return list(self.pending.open(inference, 0, self.model))
 
-    def answer(self, requests: list[Request], tensor: bytes) -> None:
+    def answer(self, requests: list[Request], tensor: bytes, run_us: int = 0) -> None:
         """A batch of these has run; what is handed over is handed over."""
         memory = bytearray(tensor)
         group = TensorGroup.of(self.model.outputs)
-        self.pending.answer(requests, group, [memoryview(memory)])
+        self.pending.answer(requests, group, [memoryview(memory)], run_us)
         memory[:] = bytes(len(memory))  # the next batch writes where this one did
         for call in self.called:
             call()
@@ -114,6 +114,23 @@ def test_answers_outlive_the_memory_that_they_were_computed_in() -> None:
     bench.answer([*bench.ask(1), *bench.ask(2)], bytes(range(48)))
     found = [bytes(r.outputs[0]) for r in bench.results if isinstance(r, Answer)]
     assert found == [bytes(range(16)), bytes(range(16, 48))]
+
+
+def test_an_answer_says_what_slots_ran_for_it_as_a_mean_over_its_items() -> None:
+    bench = Bench(write_us=0)
+    (single,), (a, b) = bench.ask(1), bench.ask(2)
+    bench.now_us += 10_000
+    bench.answer([single, a], bytes(32), run_us=2_000)
+    bench.answer([b], bytes(16), run_us=5_000)
+    assert [r.run_us for r in bench.results if isinstance(r, Answer)] == [2_000, 3_500]
+
+
+def test_no_answer_was_computed_for_longer_than_it_took() -> None:
+    bench = Bench(write_us=0)
+    requests = bench.ask()
+    bench.now_us += 999
+    bench.answer(requests, bytes(16), run_us=1_000)
+    assert [r.run_us for r in bench.results if isinstance(r, Answer)] == [999]
 
 
 def test_a_clock_says_how_late_its_timer_rings() -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.dispatch.protocols import Batch
@@ -107,16 +108,18 @@ PARTS = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit
 
 
 def test_statistics_have_every_part_that_tritons_clients_look_up() -> None:
-    bench = Bench()
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
     [fresh] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
     nothing = {"count": 0, "ns": 0}
     assert all(fresh["inference_stats"][part] == nothing for part in PARTS)
 
-    bench.ask(post(INFER, BODY))  # two items, answered 5 ms after they arrived
+    bench.connect().send(post(INFER, BODY))  # two items, answered 5 ms after they arrived
+    engine.finish(msgspec.structs.replace(engine.answer_to(engine.open[0]), run_us=1_800))
     counters = bench.core.counters["adder"]
     counters.batches[2] += 1
     requests = tuple(request(number, 0, 100_000) for number in (1, 2))
-    counters.count_end(Batch(0, 1, 0, 0, requests, run_us=1_800), answered=True)
+    counters.count_end(Batch(0, 1, 0, 0, requests, run_us=1_800))
     [document] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
 
     assert {part: document["inference_stats"][part] for part in PARTS} == {
@@ -135,6 +138,20 @@ def test_statistics_have_every_part_that_tritons_clients_look_up() -> None:
             "compute_output": {"count": 1, "ns": 0},
         }
     ]
+
+
+def test_durations_are_those_of_the_inferences_that_were_answered() -> None:
+    """Whatever the batches of others took."""
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    found = []
+    for run_us in (200, 2_000, 200):
+        bench.connect().send(post(INFER, BODY))
+        engine.finish(msgspec.structs.replace(engine.answer_to(engine.open[0]), run_us=run_us))
+        [document] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
+        stats = document["inference_stats"]
+        found.append((stats["compute_infer"]["ns"] // 1000, stats["queue"]["ns"] // 1000))
+    assert found == [(200, 4_800), (2_200, 7_800), (2_400, 12_600)]
 
 
 def test_latency_buckets_rise() -> None:

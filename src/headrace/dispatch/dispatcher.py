@@ -351,7 +351,7 @@ class Dispatcher:
                     if sink is not None:
                         sink(Answered(n[at + 1], request.id, n[at + 2]))
                     del self._requests[request.id]
-                self._counts[batch.model].count_end(batch, answered=True)
+                self._counts[batch.model].count_end(batch)
                 driver.answer(batch)
                 at += 4 + n[at + 3]
             elif kind == WAS_TRANSFERRED:
@@ -376,7 +376,7 @@ class Dispatcher:
                 at += 5
             elif kind == ENDED:
                 batch = batches.pop(n[at + 2])
-                self._counts[batch.model].count_end(batch, answered=False)
+                self._counts[batch.model].count_end(batch)
                 at += 5
             elif kind == PLACED:
                 if sink is not None:

@@ -46,24 +46,16 @@ class Batch(msgspec.Struct, eq=False):
 class BatchCounts:
     """What became of one model's batches; the dispatcher adds to it."""
 
-    __slots__ = ("batches", "computed", "computed_us", "run_us")
+    __slots__ = ("batches", "run_us")
 
     def __init__(self) -> None:
         self.batches: dict[int, int] = defaultdict(int)
         """Batch size -> batches dispatched."""
         self.run_us: dict[int, int] = defaultdict(int)
         """Batch size -> microseconds that slots ran for batches that have ended, all stages."""
-        self.computed = 0
-        """Requests answered."""
-        self.computed_us = 0
-        """Of these: how long slots ran for the batch that each was in, summed over requests."""
 
-    def count_end(self, batch: Batch, answered: bool) -> None:
-        size, run_us = len(batch.requests), batch.run_us
-        self.run_us[size] += run_us
-        if answered:
-            self.computed += size
-            self.computed_us += size * run_us
+    def count_end(self, batch: Batch) -> None:
+        self.run_us[len(batch.requests)] += batch.run_us
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ class ModelCounters(BatchCounts):
 
     __slots__ = (
         "answered",
+        "compute_sum_us",
         "items",
         "last_at_ms",
         "late",
@@ -46,6 +47,9 @@ class ModelCounters(BatchCounts):
         """Reason -> inferences."""
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_US) + 1)
         self.latency_sum_us = 0
+        self.compute_sum_us = 0
+        """Over answered inferences: how long slots ran for each, as a mean over its items, which
+        may travel in several batches."""
         self.sequences_open: int | None = None
         """None: the model is not asked in sequences."""
         self.sequences_given_up = 0
@@ -54,34 +58,28 @@ class ModelCounters(BatchCounts):
         """Wall clock of the last answer, milliseconds since 1970."""
 
     @property
-    def compute_sum_us(self) -> int:
-        """Over answered inferences: how long slots ran for each, as a mean over its items, which
-        may travel in several batches."""
-        if not self.computed:
-            return 0
-        return self.computed_us * (self.answered + self.late) // self.computed
-
-    @property
     def queue_sum_us(self) -> int:
         """Over answered inferences: what of their latency no slot ran for them: waiting for a batch
         and for slots, and the way between stages."""
-        return max(0, self.latency_sum_us - self.compute_sum_us)
+        return self.latency_sum_us - self.compute_sum_us
 
-    def count_answer(self, items: int, latency_us: int, late: bool) -> None:
+    def count_answer(self, items: int, latency_us: int, late: bool, run_us: int = 0) -> None:
         if late:
             self.late += 1
         else:
             self.answered += 1
         self.items += items
         self.latency_sum_us += latency_us
+        self.compute_sum_us += run_us
         self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] += 1
         self.last_at_ms = int(time.time() * 1000)
 
-    def recount_as_refused(self, items: int, latency_us: int, reason: str) -> None:
+    def recount_as_refused(self, items: int, latency_us: int, run_us: int, reason: str) -> None:
         """An answer that was counted and cannot be told: before anyone reads what is counted."""
         self.answered -= 1
         self.items -= items
         self.latency_sum_us -= latency_us
+        self.compute_sum_us -= run_us
         self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] -= 1
         self.count_refusal(reason)
 

@@ -205,7 +205,8 @@ class Submission:
         if self._hopeless is not None:
             self._hopeless.on_answered()
         late = result.ended_at_us > result.deadline_at_us
-        counters.count_answer(inference.items, result.ended_at_us - result.arrived_at_us, late)
+        latency_us = result.ended_at_us - result.arrived_at_us
+        counters.count_answer(inference.items, latency_us, late, result.run_us)
         on_end(Late(result) if late else result)
 
 
@@ -465,7 +466,7 @@ class ProtocolCore:
         """
         latency_us = answer.ended_at_us - answer.arrived_at_us
         counters = self._known[model].counters
-        counters.recount_as_refused(asked.inputs.items, latency_us, error.fault)
+        counters.recount_as_refused(asked.inputs.items, latency_us, answer.run_us, error.fault)
         return Invalid(str(error), error.fault)
 
     def refuse(self, model: str, refusal: Refusal) -> Refusal:

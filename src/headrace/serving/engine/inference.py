@@ -156,6 +156,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     arrived_at_us: int
     deadline_at_us: int
     ended_at_us: int
+    run_us: int = 0
+    """How long slots ran for the batch that it was in, as a mean over its items where these were in
+    several; at most its latency."""
 
     @property
     def late_us(self) -> int:

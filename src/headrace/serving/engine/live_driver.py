@@ -204,7 +204,7 @@ class LiveDriver:
             view[offset : offset + batch.size * width]
             for offset, width in zip(region.tensor_offsets, group.item_bytes, strict=True)
         ]
-        self._pending.answer(batch.requests, group, tensors)
+        self._pending.answer(batch.requests, group, tensors, batch.run_us)
         self._transport.free(region)
         self.on_ended(batch.requests, None)
 

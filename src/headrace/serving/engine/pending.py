@@ -40,6 +40,8 @@ class PendingInference(msgspec.Struct, eq=False):
     """Inputs as plain bytes."""
     missing: int
     """Items that have no answer yet."""
+    run_us: int = 0
+    """Of more than one item: how long slots ran for the batch of each that has an answer."""
     outputs: list[memoryview] = msgspec.field(default_factory=list)
     """Where the items of a larger inference are put together."""
 
@@ -167,11 +169,18 @@ class PendingRequests:
                     memory[start : start + width] = rows[item * width : (item + 1) * width]
 
     def answer(
-        self, requests: Sequence[Request], group: TensorGroup, tensors: Sequence[memoryview]
+        self,
+        requests: Sequence[Request],
+        group: TensorGroup,
+        tensors: Sequence[memoryview],
+        run_us: int,
     ) -> None:
         """Split a batch's outputs, each of shape (batch, item bytes), among its requests.
 
         The tensors are copied, once each: answers outlive them.
+
+        Args:
+            run_us: how long slots ran for the batch.
         """
         ended_at_us = self._now_us()
         if self._reported_at_us is None:
@@ -182,11 +191,14 @@ class PendingRequests:
             entry = self._pending.pop(request.id, None)
             if entry is None:
                 continue
+            mean_run_us = run_us
             if entry.inference.items > 1:
+                entry.run_us += run_us
                 complete = _assemble(entry, request.id, group, tensors, position)
                 if complete is None:
                     continue
                 rows, ended_at_us = complete, self._now_us()
+                mean_run_us = entry.run_us // entry.inference.items
             else:
                 if not copied:
                     # One copy for the whole batch: most are of single items.
@@ -206,6 +218,8 @@ class PendingRequests:
                     arrived_at_us=entry.arrived_at_us,
                     deadline_at_us=entry.deadline_at_us,
                     ended_at_us=ended_at_us,
+                    # Workers' clocks and this one are read at different microseconds.
+                    run_us=min(mean_run_us, ended_at_us - entry.arrived_at_us),
                 ),
             )
         if self.slow:
