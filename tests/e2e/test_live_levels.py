@@ -17,7 +17,7 @@ ROW = np.ones((1, WIDTH), np.float32)
 
 
 def ratios(engine: Engine) -> list[tuple[str, float]]:
-    return [each for slot in engine.status().slots for each in slot.time_ratios]
+    return [(time.stage, time.ratio) for time in engine._current.levels()]
 
 
 async def started(served: Served, levels: dict[str, float]) -> Engine:
@@ -33,6 +33,8 @@ def test_an_engine_starts_from_the_levels_that_it_is_told(tmp_path: Path) -> Non
         engine = await started(served, {"m/p/0": 3.0})
         try:
             assert ratios(engine) == [("m/p/0", 3.0), ("m/p/0", 3.0), ("m/p/1", 1.0)]
+            shown = [each for slot in engine.status().slots for each in slot.time_ratios]
+            assert shown == [("m/p/0", 1.0), ("m/p/0", 1.0), ("m/p/1", 1.0)], "nothing runs"
         finally:
             await engine.stop()
 

@@ -229,7 +229,7 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
     yield _by("why", "slots_out", what, "gauge", status.outages)
     yield Measure(
         name="stage_time_ratio",
-        what="how many times its profile a stage takes on a slot, from start to report",
+        what="how many times its profile a stage takes on a slot while it runs, start to report",
         kind="gauge",
         labels=("slot", "stage"),
         samples=[

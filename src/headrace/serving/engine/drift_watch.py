@@ -1,14 +1,17 @@
-"""Says in the log when stages run slower than profiled, once, and when they are back.
+"""Which stages run slower than profiled: for `/metrics`, and said in the log, once, and when they
+are back.
 
 What is looked at is what the dispatcher reckons with: from the order to start a batch until its
 report is heard, on one slot, now. A stall takes a slot's level up for some tenths of a second, and
 of many slots there is always one; it says nothing of the stage. So a slot counts as slow by the
-least of its last LOOKS ratios. And where stages are short, as emulated ones may be, the way between
-gateway and worker is much of that time, whatever the worker takes; the sentence says so.
+least of its last LOOKS ratios. Without reports no level moves: a look at a stage that has run
+nothing since the one before says nothing, and looks at it begin anew. And where stages are short,
+as emulated ones may be, the way between gateway and worker is much of that time, whatever the
+worker takes; the sentence says so.
 """
 
 import logging
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Iterable
 
 from headrace.dispatch.dispatcher import StageTime
@@ -27,21 +30,32 @@ class DriftWatch:
 
     def __init__(self) -> None:
         self._slow: set[str] = set()
-        self._ratios: defaultdict[tuple[str, int], deque[float]] = defaultdict(
-            lambda: deque(maxlen=LOOKS)
-        )
+        self._batches = Counter[str]()
+        """Of each stage at the last look, on all slots."""
+        self._ratios: dict[tuple[str, int], tuple[float, ...]] = {}
         """By stage and slot, of the last looks."""
+
+    def ratio(self, stage: str, slot: int) -> float:
+        """How many times its profile the stage takes there; 1: not known to be different."""
+        ratios = self._ratios.get((stage, slot), ())
+        return min(ratios) if len(ratios) == LOOKS else 1.0
 
     def look(self, times: Iterable[StageTime]) -> list[str]:
         """What there is to say; nothing of what was said before."""
+        times = list(times)
+        batches = Counter[str]()
+        for time in times:
+            batches[time.stage] += time.batches
+        before, self._ratios = self._ratios, {}
         worst: dict[str, float] = {}
         for time in times:
-            if time.batches < LEAST_BATCHES:
+            if time.batches < LEAST_BATCHES or batches[time.stage] == self._batches[time.stage]:
                 continue
-            ratios = self._ratios[time.stage, time.slot]
-            ratios.append(time.ratio)
+            place = time.stage, time.slot
+            ratios = self._ratios[place] = (*before.get(place, ()), time.ratio)[-LOOKS:]
             if len(ratios) == LOOKS:
                 worst[time.stage] = max(worst.get(time.stage, 0.0), min(ratios))
+        self._batches = batches
         said = []
         for stage, ratio in worst.items():
             if ratio >= ALARM and stage not in self._slow:

@@ -15,7 +15,7 @@ from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice
-from headrace.serving.engine.drift_watch import LOOK_EVERY_S, DriftWatch
+from headrace.serving.engine.drift_watch import LOOK_EVERY_S
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
@@ -119,7 +119,6 @@ class Engine:
         self._started = False
         self._draining = False
         self._idle = asyncio.Event()
-        self._drift_watch = DriftWatch()
         self._moderation: Moderation | None = None
 
     # -- what it is doing ----------------------------------------------------------------------
@@ -259,7 +258,7 @@ class Engine:
 
     def _look_at_times(self) -> None:
         if self._started:
-            self._drift_watch.report(self._current.levels())
+            self._current.look_at_times()
             if self._pending is not None:
                 self._pending.refuse_overdue()
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_times)

@@ -23,6 +23,7 @@ from headrace.domain.profile import Profile
 from headrace.executors.mps import MpsService
 from headrace.executors.table import AUTO, ExecutorChoice, executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
+from headrace.serving.engine.drift_watch import DriftWatch
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.moderation import Moderation
@@ -136,6 +137,7 @@ class PlanInService:
         self.plane: DataPlane | None = None
         self.weights: ModelWeights | None = None
         """Of a plan whose models come and go; from `prepare` on."""
+        self._drift_watch = DriftWatch()
 
     @property
     def header(self) -> EventLogHeader:
@@ -411,6 +413,10 @@ class PlanInService:
         """What its stages really take; nothing before `prepare` and after `stop`."""
         return [] if self.plane is None else self.plane.dispatcher.levels()
 
+    def look_at_times(self) -> None:
+        """Say in the log which stages run slower than profiled; every LOOK_EVERY_S."""
+        self._drift_watch.report(self.levels())
+
     def slots(self) -> tuple[SlotStatus, ...]:
         supervised = self.supervisor.slots if self.supervisor else ()
         times = self.levels()
@@ -424,7 +430,11 @@ class PlanInService:
                 executor=keeper.spec.executor,
                 core=keeper.spec.cores[0] if keeper.spec.cores else None,
                 outage=keeper.outage,
-                time_ratios=tuple((time.stage, time.ratio) for time in times if time.slot == index),
+                time_ratios=tuple(
+                    (time.stage, self._drift_watch.ratio(time.stage, index))
+                    for time in times
+                    if time.slot == index
+                ),
             )
             for index, (slot, keeper) in enumerate(
                 zip(self.served.plan.slots, supervised, strict=False)

@@ -29,7 +29,8 @@ class SlotStatus:
     outage: Outage | None
     """None: it has a worker, or was not to have one yet."""
     time_ratios: tuple[tuple[str, float], ...] = ()
-    """(stage as MODEL/PIPELINE/NUMBER, how many times its profile it takes here)."""
+    """(stage as MODEL/PIPELINE/NUMBER, how many times its profile it takes here); 1: that is not
+    known to differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
