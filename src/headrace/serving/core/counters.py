@@ -8,9 +8,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headrace.dispatch.protocols import BatchCounts
+from headrace.domain.request import DropReason
 from headrace.serving.engine.load_counts import LOAD_BOUNDS_US
 from headrace.serving.workers.status import AppsStatus, EngineStatus, LoadStatus
 
@@ -19,6 +20,9 @@ LATENCY_BOUNDS_US = (
     10_000_000,
 )
 """100 us to 10 s, five steps a decade: an SLO attainment can be read off within 20 %."""
+
+REASONS = (*get_args(DropReason), "bad-request", "not-representable")
+"""All reasons that an inference may have no answer for."""
 
 
 class ModelCounters(BatchCounts):
@@ -44,7 +48,7 @@ class ModelCounters(BatchCounts):
         self.late = 0
         self.items = 0
         self.refused: dict[str, int] = {}
-        """Reason -> inferences."""
+        """Reason, of `REASONS` -> inferences."""
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_US) + 1)
         self.latency_sum_us = 0
         self.compute_sum_us = 0
@@ -143,7 +147,8 @@ def _requests(counters: Mapping[str, ModelCounters]) -> Measure:
             for outcome, count in (
                 ("answered", model.answered),
                 ("late", model.late),
-                *sorted(model.refused.items()),
+                # Those of 0 too: what a series begins with is no increase to Prometheus.
+                *sorted((dict.fromkeys(REASONS, 0) | model.refused).items()),
             )
         ],
     )
