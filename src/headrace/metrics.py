@@ -23,6 +23,7 @@ from headrace.domain.events import (
     Evicted,
     Loaded,
     LoadFailed,
+    Loading,
     Opened,
     Ran,
     SlotLost,
@@ -113,7 +114,7 @@ class WeightsUse(Record, frozen=True, kw_only=True):
     loads: int
     """That came about."""
     failed: int
-    """Loads that did not."""
+    """Loads that did not, or whose slot was lost before they had."""
     evictions: int
     moved_bytes: int
     """Brought to slots by the loads that came about."""
@@ -321,6 +322,7 @@ def run_report(
 def weights_use(header: EventLogHeader, events: Sequence[AnyEvent]) -> WeightsUse:
     """Of a log whose header has `resident_bytes`."""
     there: set[tuple[int, int]] = set()
+    loading: set[int] = set()  # slots, which have one load at a time
     cold: dict[int, bool] = {}
     took_us: list[int] = []
     failed = evictions = moved_bytes = 0
@@ -329,16 +331,22 @@ def weights_use(header: EventLogHeader, events: Sequence[AnyEvent]) -> WeightsUs
             case Dispatched():
                 absent = (event.path[0].slot, event.model) not in there
                 cold.update(dict.fromkeys(event.requests, absent))
+            case Loading():
+                loading.add(event.slot)
             case Loaded():
+                loading.discard(event.slot)
                 there.add((event.slot, event.model))
                 took_us.append(event.at_us - event.started_at_us)
                 moved_bytes += header.resident_bytes[event.model]
             case LoadFailed():
+                loading.discard(event.slot)
                 failed += 1
             case Evicted():
                 there.discard((event.slot, event.model))
                 evictions += 1
             case SlotLost():
+                failed += event.slot in loading
+                loading.discard(event.slot)
                 there = {(slot, model) for slot, model in there if slot != event.slot}
     return WeightsUse(
         cold=sum(cold.values()),

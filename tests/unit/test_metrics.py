@@ -1,5 +1,6 @@
 """Metrics against cases worked out by hand."""
 
+import msgspec
 import pytest
 
 from headrace.domain.events import (
@@ -9,8 +10,13 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Ran,
     Reservation,
+    SlotLost,
 )
 from headrace.domain.request import Outcome
 from headrace.metrics import (
@@ -21,6 +27,7 @@ from headrace.metrics import (
     run_report,
     slot_utilisation,
     summarise,
+    weights_use,
     within,
 )
 
@@ -149,6 +156,26 @@ def test_slot_utilisation_is_busy_time_over_first_arrival_to_last_event() -> Non
     assert first.mean_batch_size == 2.0
     assert (idle.busy_us, idle.batches, idle.utilisation, idle.mean_batch_size) == (0, 0, 0.0, None)
     assert last.busy_us == 50
+
+
+def test_a_load_whose_slot_is_lost_meanwhile_has_failed() -> None:
+    log: list[AnyEvent] = [
+        Loading(0, 0, 0, 0),
+        Loading(0, 1, 1, 1),
+        Loaded(100, 0, 0, 0, 10),
+        SlotLost(200, 0),  # it had ended
+        SlotLost(300, 1),
+        Loading(400, 2, 1, 0),
+        LoadFailed(500, 2, 1, 0),
+        SlotLost(600, 1),  # it had failed
+        Loading(700, 3, 0, 1),
+        Loaded(800, 3, 0, 1, 710),
+        Evicted(900, 0, 1),
+        Loading(950, 4, 2, 0),  # it goes on
+    ]
+    use = weights_use(msgspec.structs.replace(HEADER, resident_bytes=(100, 200)), log)
+
+    assert (use.loads, use.failed, use.evictions, use.moved_bytes) == (2, 2, 1, 300)
 
 
 def test_a_report_has_every_model_and_their_total() -> None:

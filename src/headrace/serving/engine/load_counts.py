@@ -15,6 +15,7 @@ class LoadCounts:
     """Each because of a request that found the model cold."""
     done: int = 0
     failed: int = 0
+    """Those whose slot was lost meanwhile too."""
     evictions: int = 0
     took_sum_us: int = 0
     took_counts: list[int] = field(default_factory=lambda: [0] * (len(LOAD_BOUNDS_US) + 1))

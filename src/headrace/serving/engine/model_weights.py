@@ -174,6 +174,7 @@ class ModelWeights:
         loading = [model for model, load in self._held[slot].items() if load is not None]
         self._held[slot].clear()
         for model in loading:
+            self.counts[model].failed += 1
             self._deaths[model] += 1
             if self._deaths[model] >= DEATHS:
                 self._note_fault(model, f"{DEATHS} workers in a row died while they loaded it")
