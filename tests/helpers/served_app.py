@@ -154,10 +154,12 @@ class FakeModules:
         self.told.append(model)
 
     def status(self) -> EngineStatus:
+        ended = (*self.answered, *self.refused, *self.cancelled)
+        calls = sum(inference not in ended for inference in self.submitted)
         return EngineStatus(
             slots=(),
-            open_inferences=0,
-            open_requests=0,
+            open_inferences=calls,
+            open_requests=calls,
             running_batches=0,
             arena_used_bytes=0,
             arena_size_bytes=0,

@@ -121,6 +121,35 @@ def test_a_request_behind_its_budgets_divides_what_is_left_in_their_proportion()
     run(test)
 
 
+def test_an_open_request_is_one_beside_the_calls_that_it_has_out() -> None:
+    code = asyncio.Event()
+
+    @app(name="app", inputs=X, outputs=Y)
+    async def slow(x: Vector) -> dict[str, Any]:
+        await code.wait()
+        return {"y": await gather(first(x), first(x))}
+
+    async def test() -> None:
+        served = Served(slow)
+        found: list[tuple[int, int]] = []
+
+        def look() -> None:
+            status = served.runtime.status()
+            found.append((status.open_inferences, status.open_requests))
+
+        dones = [served.send()[1] for _ in range(3)]
+        look()
+        code.set()
+        while len(served.engine.submitted) < 6:
+            await asyncio.sleep(0)
+        look()
+        await asyncio.gather(*dones)
+        look()
+        assert found == [(3, 3), (9, 9), (0, 0)]
+
+    run(test)
+
+
 def test_a_refused_call_ends_the_request_with_its_reason_and_cancels_its_siblings() -> None:
     @app(name="app", inputs=X, outputs=Y)
     async def both(x: Vector) -> dict[str, Any]:

@@ -177,7 +177,13 @@ class AppRuntime:
         return self._engine.ready and self._host.up and not self._draining
 
     def status(self) -> EngineStatus:
-        return replace(self._engine.status(), apps=self._host.status())
+        status, requests = self._engine.status(), len(self._requests)
+        return replace(
+            status,
+            open_inferences=status.open_inferences + requests,
+            open_requests=status.open_requests + requests,
+            apps=self._host.status(),
+        )
 
     def check(self, plan: Plan) -> None:
         """Whether these apps can be served by another plan. Requests under way go on in it, with

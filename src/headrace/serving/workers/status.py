@@ -75,7 +75,7 @@ class EngineStatus:
     slots: tuple[SlotStatus, ...]
     """While a migration runs, slots of both plans; one of each name, the new plan's first."""
     open_inferences: int
-    """Accepted and not yet answered or refused."""
+    """Accepted and not yet answered or refused: a request of an app, and each of its calls."""
     open_requests: int
     """Their items."""
     running_batches: int
