@@ -55,8 +55,9 @@ class CoreClient:
         inputs = signature.check(self.tensors, as_bytes)
         return Question(inputs, self.timeout_us, self.priority, self.step)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> bool:
         self.endings.append(ending)
+        return True
 
     @property
     def ending(self) -> Ending:

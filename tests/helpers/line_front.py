@@ -59,8 +59,9 @@ class LineClient:
         [name] = signature.inputs
         return LineAsked(signature.check([LineTensor(name, self._words)], _read))
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> bool:
         self._transport.write(_told(ending).encode() + b"\n")
+        return True
 
 
 def _told(ending: Ending) -> str:

@@ -1,5 +1,6 @@
 """A model that keeps state, between what computes it and clients of the core."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -70,32 +71,40 @@ class Asking:
     model: str = "sums"
     ends: list[tuple[float, Ending]] = field(default_factory=list)
     """(x of the step, its ending)."""
+    untold: set[float] = field(default_factory=set)
+    """x of steps whose answers cannot be told as they are."""
+    on_end: Callable[[float], None] = lambda x: None
+    """Called while the client of the step with this x is told."""
 
     def step(
         self, x: float, sequence: int | str = 7, *, start: bool = False, end: bool = False
     ) -> Cancellable | None:
         values = np.full((1, 1), x, np.float32)
-        client = CoreClient(
+        client = _StepClient(
             self.core, (Array("x", values),), self.model, step=Step(sequence, start, end)
         )
-        client.endings = _Told(x, self.ends)
+        client.x, client.asking = x, self
         return self.core.submit(self.model, client)
+
+    def answers(self) -> list[tuple[float, float]]:
+        """(x, what its answer says) of those that were told, in their order."""
+        return [
+            (x, -float(np.frombuffer(ending.outputs[0], np.float32)[0]))
+            for x, ending in self.ends
+            if isinstance(ending, Answer) and x not in self.untold
+        ]
 
     def sums(self) -> list[float]:
         """What the answers say, in their order."""
-        return [
-            -float(np.frombuffer(ending.outputs[0], np.float32)[0])
-            for _, ending in self.ends
-            if isinstance(ending, Answer)
-        ]
+        return [total for _, total in self.answers()]
 
 
-class _Told(list[Ending]):
-    def __init__(self, x: float, ends: list[tuple[float, Ending]]) -> None:
-        super().__init__()
-        self._x = x
-        self._ends = ends
+@dataclass(slots=True, eq=False)
+class _StepClient(CoreClient):
+    x: float = field(init=False)
+    asking: Asking = field(init=False)
 
-    def append(self, ending: Ending) -> None:
-        super().append(ending)
-        self._ends.append((self._x, ending))
+    def end(self, ending: Ending) -> bool:
+        self.asking.ends.append((self.x, ending))
+        self.asking.on_end(self.x)
+        return self.x not in self.asking.untold

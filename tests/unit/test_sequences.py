@@ -18,6 +18,7 @@ from headrace.serving.core.protocol import Invalid, Late, ProtocolCore
 from headrace.serving.core.sequences import MAX_WAITING
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.front.grpc import status
+from headrace.serving.front.grpc.codec import MessageCodec
 from headrace.serving.front.grpc.messages import message
 from helpers.gateway import Bench, get, post
 from helpers.grpc_bench import GrpcBench, Told
@@ -126,6 +127,41 @@ def test_a_first_step_that_is_refused_opens_nothing() -> None:
     assert sequences_of(asking.core)["sequences_open"] == 0
 
 
+def test_an_answer_that_cannot_be_told_leaves_the_state_and_refuses_those_behind() -> None:
+    engine = SumEngine(at_once=False)
+    asking = Asking(ProtocolCore(engine), untold={2})
+    asking.step(1, start=True)
+    asking.step(2, end=True)
+    asking.step(4, start=True)
+    engine.finish()
+    engine.finish()
+    assert [x for x, _ in asking.ends] == [1, 2, 4]
+    assert outcomes(asking.core)["failed"] == 1
+    asking.step(8)
+    engine.finish()
+    assert asking.sums() == [1, 9]
+
+
+@pytest.mark.parametrize(("untold", "sums"), [(set[float](), [1, 3, 7]), ({2.0}, [1, 5])])
+def test_what_a_client_asks_while_it_is_told_follows_what_it_was_told(
+    untold: set[float], sums: list[float]
+) -> None:
+    """As a front does that has the next request already."""
+    engine = SumEngine(at_once=False)
+    asking = Asking(ProtocolCore(engine), untold=untold)
+
+    def on_end(x: float) -> None:
+        if x == 2:
+            asking.step(4)
+
+    asking.on_end = on_end
+    asking.step(1, start=True)
+    asking.step(2)
+    while engine.open:
+        engine.finish()
+    assert asking.sums() == sums
+
+
 def test_a_step_that_waits_can_be_cancelled_and_takes_with_it_those_behind_it_only() -> None:
     engine = SumEngine(at_once=False)
     asking = Asking(ProtocolCore(engine))
@@ -226,7 +262,7 @@ def test_sequences_go_on_when_the_plan_changes() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.sampled_from("sfrlc")),
+    st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.sampled_from("sfurlc")),
     max_size=30,
 )
 
@@ -236,7 +272,7 @@ STEPS = st.lists(
 def test_whatever_happens_answers_are_those_of_the_answered_steps_before_them(
     script: list[tuple[int, bool, bool, str]],
 ) -> None:
-    """Submit, or end the oldest step under way: finished, refused, late or cancelled."""
+    """Submit, or end the oldest step under way: finished, untold, refused, late or cancelled."""
     engine = SumEngine(at_once=False)
     asking = Asking(ProtocolCore(engine))
     handles: dict[float, Any] = {}
@@ -248,23 +284,23 @@ def test_whatever_happens_answers_are_those_of_the_answered_steps_before_them(
             handles[x] = asking.step(x, sequence, start=start, end=end)
         elif engine.open:
             oldest = engine.open[0]
+            x = float(np.frombuffer(oldest.inputs[1], np.float32)[0])
             if act == "c":
-                x = float(np.frombuffer(oldest.inputs[1], np.float32)[0])
                 handles[x].cancel()
-            else:
-                late = engine.answer_to(oldest, ended_at_us=100_001)
-                engine.finish({"f": None, "r": REFUSAL, "l": late}[act])
+                continue
+            if act == "u":
+                asking.untold.add(x)
+            late = engine.answer_to(oldest, ended_at_us=100_001)
+            engine.finish({"f": None, "u": None, "r": REFUSAL, "l": late}[act])
     while engine.open:
         engine.finish()
     sums: dict[int, float | None] = {}
-    for x, ending in asking.ends:
+    for x, said in asking.answers():
         sequence, start, end = asked[x]
-        if not isinstance(ending, Answer):
-            continue
         before = 0.0 if start else sums.get(sequence)
         assert before is not None, "no step without a start is answered in a sequence not open"
         total = before + x
-        assert -float(np.frombuffer(ending.outputs[0], np.float32)[0]) == np.float32(total)
+        assert said == np.float32(total)
         sums[sequence] = None if end else total
     told = [x for x, _ in asking.ends]
     assert len(told) == len(set(told)), "each ends once"
@@ -296,6 +332,15 @@ def test_http_clients_send_tritons_parameters_and_see_no_state() -> None:
     assert config["sequence_batching"] == {"max_sequence_idle_microseconds": 60_000_000}
     assert "sequence" in bench.ask(get("/v2")).json["extensions"]
     assert b"headrace_sequences_open" in bench.ask(get("/metrics")).body
+
+
+def test_a_step_whose_answer_json_cannot_carry_has_not_happened() -> None:
+    bench, huge = Bench(SumEngine()), 3e38
+    assert bench.ask(asked(huge, sequence_id=5, sequence_start=True)).status == 200
+    with np.errstate(over="ignore"):
+        assert bench.ask(asked(huge, sequence_id=5)).status == 422
+    reply = bench.ask(asked(-huge, sequence_id=5))
+    assert reply.json["outputs"][0]["data"] == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -382,6 +427,31 @@ def test_grpc_clients_send_tritons_parameters(name: int | str) -> None:
     )
     batching = config.parsed("ModelConfigResponse").config.sequence_batching
     assert batching.max_sequence_idle_microseconds == 60_000_000
+
+
+def test_grpc_carries_infinity_and_a_step_whose_answer_it_cannot_write_has_not_happened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer, huge = GrpcBench(SumEngine()).connect().greet(), 3e38
+
+    def step(x: float, **parameters: bool) -> Told:
+        return peer.call("ModelInfer", grpc_request(x, {"sequence_id": 7, **parameters}))
+
+    def said(told: Told) -> float:
+        [raw] = told.parsed("ModelInferResponse").raw_output_contents
+        return float(np.frombuffer(raw, np.float32)[0])
+
+    def broken(codec: MessageCodec, ask: Any, answer: Answer) -> Any:
+        raise ZeroDivisionError
+
+    step(1, sequence_start=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageCodec, "encode", broken)
+        assert step(2).status == status.INTERNAL
+    assert said(step(4)) == -5
+    step(huge)
+    with np.errstate(over="ignore"):
+        assert said(step(huge)) == said(step(1)) == -np.inf
 
 
 @pytest.mark.parametrize(

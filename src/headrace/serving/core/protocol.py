@@ -123,14 +123,14 @@ class Submission:
         self,
         backend: Submitting,
         counters: ModelCounters,
-        on_end: Callable[[Answer | Late | Refusal], None],
+        on_end: Callable[[Answer | Late | Refusal], object],
         hopeless: Hopeless | None = None,
     ) -> None:
         """`on_end` must not raise; it may be called before `start` returns. `hopeless` learns from
         how it ends."""
         self._backend = backend
         self._counters = counters
-        self._on_end: Callable[[Answer | Late | Refusal], None] | None = on_end
+        self._on_end: Callable[[Answer | Late | Refusal], object] | None = on_end
         self._hopeless = hopeless
         self._started_at_us = 0
         self._inference: Inference | None = None
@@ -254,9 +254,10 @@ class Client(Protocol):
         """
         ...
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> bool:
         """How it ended: called exactly once, perhaps before `submit` returns; not after `cancel`.
-        The engine may be in the middle of a batch, so it must not raise."""
+        The engine may be in the middle of a batch, so it must not raise. False: it could not be
+        told as it is, and whoever asks has no answer."""
         ...
 
 
@@ -443,7 +444,7 @@ class ProtocolCore:
         known: _KnownModel,
         asked: Asked,
         inputs: CheckedInputs,
-        on_end: Callable[[Answer | Late | Refusal], None],
+        on_end: Callable[[Answer | Late | Refusal], object],
         number: int,
         peer: str,
         arrived_at_us: int | None,

@@ -11,9 +11,10 @@ A sequence is a queue of steps, the first of which is under way:
     start ──▶ step ──▶ … ──▶ end
     state_0 = 0,  state_{k+1} = the state outputs of step k, if it was answered
 
-Invariant: a step without an answer has not happened. Whatever ended it (refused, late, cancelled),
-the state is the one before it, and steps that wait behind it are refused, for they were meant to
-follow it. A sequence that was not used for `idle_us` is given up; its next step is told so.
+Invariant: a step without an answer has not happened. Whatever ended it (refused, late, cancelled,
+or an answer that cannot be written as its client wants it), the state is the one before it, and
+steps that wait behind it are refused, for they were meant to follow it. A sequence that was not
+used for `idle_us` is given up; its next step is told so.
 
 Cost: O(1) per step, and a copy of its state. Bounded: sequences, their memory, steps that wait.
 """
@@ -89,8 +90,9 @@ class Begun(Protocol):
     def cancel(self) -> None: ...
 
 
-OnEnd = Callable[["Answer | Late | Refusal"], None]
-Begin = Callable[[CheckedInputs, OnEnd], Begun]
+OnEnd = Callable[["Answer | Late | Refusal"], bool]
+"""Tells the client; see `core.protocol.Client.end`."""
+Begin = Callable[[CheckedInputs, Callable[["Answer | Late | Refusal"], None]], Begun]
 """Submits a step, given its states as well; calls back once, unless it is cancelled."""
 
 
@@ -102,7 +104,7 @@ class WaitingStep:
     inputs: CheckedInputs
     begin: Begin
     end: OnEnd
-    invalid: Callable[[InvalidError], None]
+    invalid: Callable[[InvalidError], object]
     """Of `end` and this one tells the client, once."""
     owner: "Sequences"
     queue: "Sequence"
@@ -164,7 +166,7 @@ class Sequences:
         inputs: CheckedInputs,
         begin: Begin,
         end: OnEnd,
-        invalid: Callable[[InvalidError], None],
+        invalid: Callable[[InvalidError], object],
     ) -> WaitingStep | None:
         """Run it when those before it have ended. Returns what can be cancelled; None: it has
         ended.
@@ -251,17 +253,24 @@ class Sequences:
     def _on_end(self, step: WaitingStep, ending: "Answer | Late | Refusal") -> None:
         sequence = step.queue
         step.ended = True
-        behind = self._cut(sequence, step)
+        # It stays in front while its client is told: what comes meanwhile must not begin yet.
+        behind = list(sequence.waiting)[1:]
         if isinstance(ending, Answer):
             outputs = ending.outputs
             # Copied: an answer's memory is the whole batch's.
             kept = tuple(bytes(outputs[index]) for index in self._kept)
-            sequence.state = None if step.step.end else kept
-            sequence.waiting.extend(behind)
-            step.end(replace(ending, outputs=tuple(outputs[index] for index in self._shown)))
+            told = step.end(replace(ending, outputs=tuple(outputs[i] for i in self._shown)))
         else:
             step.end(ending)
+            told = False
+        if told:
+            sequence.state = None if step.step.end else kept
+        else:
+            behind = [each for each in behind if not each.ended]
+            for each in behind:
+                sequence.waiting.remove(each)
             self._refuse(behind)
+        sequence.waiting.popleft()
         if self._open.get(sequence.id) is sequence:
             self._use(sequence)
             self._advance(sequence)

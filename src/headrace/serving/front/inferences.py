@@ -168,35 +168,39 @@ class HttpInference(msgspec.Struct, eq=False):
         )
         return ask
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> bool:
         try:
             if isinstance(ending, Answer):
-                self._answer(ending)
-            elif isinstance(ending, Refusal):
+                return self._answer(ending)
+            if isinstance(ending, Refusal):
                 self._handler.refuse(self._exchange, ending)
             else:
                 self._exchange.respond(_told(ending))
         except Exception:
             # The engine may be in the middle of a batch: nothing must reach it from here.
             self._exchange.respond(internal_error())
+            return False
+        return True
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Answer) -> bool:
+        """False: it cannot be written as its client wants it."""
         exchange, ask = self._exchange, self._ask
         assert ask is not None, "only what was read is answered"
         try:
             response = self._handler.codec.encode(ask, answer)
         except InvalidError as error:
             exchange.respond(self._handler.untold(ask, answer, error))
-            return
+            return False
         accepted = exchange.headers.get(b"accept-encoding")
         encoding = None if accepted is None else wanted_encoding(accepted)
         if encoding is None or response.content_length < COMPRESS_FROM_BYTES:
             exchange.respond(response)
-            return
+            return True
         self._handler.aside(
             partial(compress, response, encoding),
             lambda future: exchange.respond(future.result()),
         )
+        return True
 
 
 def _states_no_objective(exchange: HttpExchange) -> bool:

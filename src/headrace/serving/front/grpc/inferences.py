@@ -62,9 +62,10 @@ class GrpcInference:
         self._ask = self._codec.decode(self._parts, self._timeout_us)
         return self._ask
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> bool:
         # The engine may be in the middle of a batch: nothing must reach it from here.
         outcome: Outcome
+        told = True
         try:
             if isinstance(ending, Answer):
                 assert self._ask is not None, "only what was read is answered"
@@ -72,11 +73,13 @@ class GrpcInference:
             else:
                 outcome = status_of(ending)
         except Exception:
-            outcome = internal_error()
+            outcome, told = internal_error(), False
         try:
             self._tell(self._parts.id, outcome)
         except Exception:
             internal_error()
+            told = False
+        return told
 
 
 class Inferences:
