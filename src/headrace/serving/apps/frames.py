@@ -157,8 +157,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How late the loop was, or is, to do what was due."""
     held: bool
     """It is held up now."""
-    app: str
-    """Whose function runs, as far as that can be told."""
+    app: str | None
+    """Whose function runs; "": that of some app, which cannot be told; None: nobody's."""
     stack: str
     """Of whoever holds it."""
 

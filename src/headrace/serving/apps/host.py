@@ -34,6 +34,7 @@ from headrace.serving.apps.frames import (
     Tensors,
     decode_beat,
 )
+from headrace.serving.apps.held import HeldLog
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.restart_delays import RestartDelays
 from headrace.serving.workers.status import AppsStatus
@@ -188,8 +189,7 @@ class AppHost:
         self._beat_at_s = 0.0
         self._cpu_before_us = 0
         """Of processes that have ended."""
-        self._held_us = 0
-        self._held_now: Beat | None = None
+        self._held = HeldLog()
 
     def open(self) -> tuple[DescribedFile, ...]:
         """Start the process and wait until it has loaded; before there is a loop.
@@ -232,7 +232,7 @@ class AppHost:
             process_id=None if self._process is None else self._process.process.pid,
             cpu_us=self._cpu_before_us + self._beat.cpu_us,
             lag_us=self._beat.lag_us,
-            held_us=self._held_us + (self._held_now.lag_us if self._held_now else 0),
+            held_us=self._held.held_us,
         )
 
     def send(self, frame: FromGateway, tensors: Tensors = ()) -> None:
@@ -269,7 +269,8 @@ class AppHost:
         process.watch.setblocking(False)
         link = self._link = Link(self._receive, self._lose)
         await loop.create_unix_connection(lambda: link, sock=process.channel)
-        self._beat, self._beat_at_s, self._held_now = Beat(0, 0, False, "", ""), loop.time(), None
+        self._beat, self._beat_at_s = Beat(0, 0, False, "", ""), loop.time()
+        self._held.begin()
         loop.add_reader(process.watch, self._on_beat)
         self._look = loop.call_later(LOOK_S, self._check)
         self.up = True
@@ -354,25 +355,9 @@ class AppHost:
             asyncio.get_running_loop().remove_reader(process.watch)
             return
         self._beat, self._beat_at_s = beat, asyncio.get_running_loop().time()
-        self._note_held(beat)
-
-    def _note_held(self, beat: Beat) -> None:
-        """Say once that an app holds up all others, and once for how long."""
-        if beat.held:
-            if self._held_now is None:
-                where = f"app {beat.app!r}" if beat.app else "an app"
-                logger.warning(
-                    "%s holds up all apps for %d ms: compute `aside`, or `await`\n%s",
-                    *(where, beat.lag_us // 1000, beat.stack.rstrip()),
-                )
-            self._held_now = beat
-            if beat.lag_us > KILL_S * 1e6:
-                self._kill(f"an app held it up for {beat.lag_us / 1e6:.1f} s")
-        elif self._held_now is not None:
-            held_us = max(beat.lag_us, self._held_now.lag_us)
-            logger.warning("app %r held up all apps for %d ms", self._held_now.app, held_us // 1000)
-            self._held_us += held_us
-            self._held_now = None
+        self._held.note(beat)
+        if beat.held and beat.lag_us > KILL_S * 1e6:
+            self._kill(f"its loop was held up for {beat.lag_us / 1e6:.1f} s")
 
     def _check(self) -> None:
         assert self._look is not None, "whoever stops looking does not look"

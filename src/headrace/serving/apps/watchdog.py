@@ -58,16 +58,21 @@ class Watchdog:
             cpu_us=time.process_time_ns() // 1000,
             lag_us=lag_us,
             held=held,
-            app=self._app() if held else "",
+            app=running_app(self._loop) if held else "",
             stack=self._stack() if held else "",
         )
-
-    def _app(self) -> str:
-        task = asyncio.current_task(self._loop)
-        name = "" if task is None else task.get_name()
-        return name.removeprefix(TASK) if name.startswith(TASK) else ""
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread)
         lines = traceback.format_list(traceback.extract_stack(frame)[-_STACK_LINES:])
         return "".join(lines)[-_STACK_CHARACTERS:]
+
+
+def running_app(loop: asyncio.AbstractEventLoop) -> str | None:
+    """Whose function the loop runs, as `Beat.app` says it: tasks that a function starts have names
+    of their own."""
+    task = asyncio.current_task(loop)
+    if task is None:
+        return None
+    name = task.get_name()
+    return name.removeprefix(TASK) if name.startswith(TASK) else ""

@@ -1,0 +1,52 @@
+"""Who holds up the loop of the apps' process, by what its watchdog says: logged and counted."""
+
+import logging
+
+from headrace.serving.apps.frames import Beat
+
+logger = logging.getLogger("headrace.apps")
+
+
+class HeldLog:
+    """Says once that all apps are held up, and once for how long they were."""
+
+    def __init__(self) -> None:
+        self._before_us = 0
+        self._now: Beat | None = None
+
+    @property
+    def held_us(self) -> int:
+        """In all, so far."""
+        return self._before_us + (self._now.lag_us if self._now else 0)
+
+    def begin(self) -> None:
+        """Another process: it is not held up."""
+        self._now = None
+
+    def note(self, beat: Beat) -> None:
+        if beat.held:
+            if self._now is None:
+                logger.warning("%s\n%s", _holds(beat), beat.stack.rstrip())
+            self._now = beat
+        elif self._now is not None:
+            held_us = max(beat.lag_us, self._now.lag_us)
+            logger.warning("%s for %d ms", _held(self._now.app), held_us // 1000)
+            self._before_us += held_us
+            self._now = None
+
+
+def _holds(beat: Beat) -> str:
+    lag_ms = beat.lag_us // 1000
+    if beat.app is None:
+        return f"the loop of the apps' process has not got to run for {lag_ms} ms"
+    return f"{_name(beat.app)} holds up all apps for {lag_ms} ms: compute `aside`, or `await`"
+
+
+def _held(app: str | None) -> str:
+    if app is None:
+        return "the loop of the apps' process did not get to run"
+    return f"{_name(app)} held up all apps"
+
+
+def _name(app: str) -> str:
+    return f"app {app!r}" if app else "an app"
