@@ -24,6 +24,9 @@ _PLACES = ("src", "tests", "docs", "benchmarks", "examples", "changelog.d", "dep
 
 PROGRAMS = [block for block in BLOCKS if block.kind == "python"]
 PROBLEMS = [block for block in BLOCKS if block.test.startswith("problem")]
+FILE = "file "
+FILES_SHOWN = [block for block in BLOCKS if block.test.startswith(FILE)]
+"""What the sessions of their page read."""
 SESSIONS = [block for block in BLOCKS if block.test == "console"]
 SHOWN = [(str(block), line) for block in BLOCKS for line in block.commands()] + [
     (str(page.relative_to(ROOT)), code) for page in PAGES for code in inline_code(page)
@@ -65,6 +68,9 @@ def test_a_program_that_is_shown_imports_what_there_is(block: Block) -> None:
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_a_session_that_is_shown_prints_what_it_shows(block: Block, tmp_path: Path) -> None:
     """Lines after a command are its output; `…` stands for anything."""
+    for file in FILES_SHOWN:
+        if file.page == block.page:
+            (tmp_path / file.test.removeprefix(FILE)).write_text(file.body)
     program = Path(sys.executable).parent / "headrace"
     for session in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]:
         command, _, shown = session.partition("\n")
