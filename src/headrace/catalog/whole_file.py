@@ -4,10 +4,11 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace.catalog.scratch import scratch_folder
 from headrace.domain.errors import DocumentError
 
 
@@ -53,14 +54,15 @@ def folder_beside(path: Path, purpose: str, advice: str) -> Iterator[Path]:
     Raises:
         DocumentError: nothing can be written there.
     """
-    try:
-        folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}.{purpose}-")
-    except OSError as error:
-        raise DocumentError(
-            f"{path.parent}: cannot be written: {error.strerror}\n{advice}"
-        ) from error
-    with folder as name:
-        yield Path(name)
+    scratch = scratch_folder(f".{path.stem}.{purpose}-", path.parent)
+    with ExitStack() as made:
+        try:
+            folder = made.enter_context(scratch)
+        except OSError as error:
+            raise DocumentError(
+                f"{path.parent}: cannot be written: {error.strerror}\n{advice}"
+            ) from error
+        yield folder
 
 
 def check_writable(path: Path, *read: Path) -> None:

@@ -22,6 +22,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 
+from headrace.catalog.scratch import place_for_sockets
 from headrace.domain.errors import HeadraceError
 from headrace.executors.mps_keeper import CONTROL, QUIT_S, READY, START_S
 
@@ -31,8 +32,6 @@ ELSEWHERE = Path("/usr/local/nvidia/bin")
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _PID_FILE = "nvidia-cuda-mps-control.pid"
-_MOST_FOLDER_CHARS = 60
-"""Sockets lie beneath it, and their paths may have 107."""
 
 
 class MpsError(HeadraceError):
@@ -161,12 +160,11 @@ class MpsService:
 
 
 def _private_folder() -> Path:
-    usual = tempfile.gettempdir()
-    short = usual if len(usual) <= _MOST_FOLDER_CHARS else "/tmp"
+    place = place_for_sockets()
     try:
-        return Path(tempfile.mkdtemp(prefix="headrace-mps-", dir=short))
+        return Path(tempfile.mkdtemp(prefix="headrace-mps-", dir=place))
     except OSError as error:
-        raise MpsError(f"no folder for its pipes in {short}: {error.strerror}") from error
+        raise MpsError(f"no folder for its pipes in {place}: {error.strerror}") from error
 
 
 def _keeper(program: str, folder: Path, names: Mapping[str, str]) -> "subprocess.Popen[bytes]":

@@ -41,9 +41,9 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from headrace.catalog.scratch import scratch_folder
 from headrace.domain.profile import Profile
 from headrace.load.child_server import ChildServer, child_server
 from headrace.load.gateway_plan import (
@@ -118,8 +118,7 @@ def measure_gateway(
         LoadError: a server is gone, or refuses most requests although its worker only waits.
     """
     slot_us = least_slot_us(profile, device)
-    with TemporaryDirectory(prefix="headrace-") as name:
-        folder = Path(name)
+    with scratch_folder("headrace-") as folder:
         shared_us: float | None = None
         if model_folder is not None and runs_on_a_core(profile, device):
             plan = write_plan(as_it_is(profile, model_folder), folder)

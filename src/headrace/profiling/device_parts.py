@@ -8,7 +8,6 @@ proportion to what they take on the whole device.
 
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.catalog.scratch import scratch_folder
 from headrace.catalog.stage_files import model_format, stage_path
 from headrace.children import child_command
 from headrace.domain.errors import ModelError
@@ -163,8 +163,8 @@ def _measured(
         ModelError: it could not, in its words.
     """
     where = f"{request.share} of a {request.device}"
-    with tempfile.TemporaryDirectory(prefix="headrace-part-") as scratch:
-        asked, words = Path(scratch) / "request.json", Path(scratch) / "words"
+    with scratch_folder("headrace-part-") as scratch:
+        asked, words = scratch / "request.json", scratch / "words"
         asked.write_bytes(encode_request(request))
         found: PartTimes | None = None
         with (

@@ -17,7 +17,6 @@ its own: what that takes and its layers' times do not tell is the time to open i
 
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from importlib import import_module
@@ -29,6 +28,7 @@ import numpy as np
 
 from headrace.catalog.documents import read_profile, write_document
 from headrace.catalog.loadable_stages import LoadableModel
+from headrace.catalog.scratch import scratch_folder
 from headrace.catalog.stage_files import model_format
 from headrace.children import child_command
 from headrace.domain.base import Record
@@ -77,8 +77,8 @@ def held_memory(profile: Profile, folder: Path, device: str) -> HeldMemory | Non
     """
     if not _ROLLUP.exists():
         return None
-    with tempfile.TemporaryDirectory(prefix="headrace-held-") as scratch:
-        path = Path(scratch) / "profile.json"
+    with scratch_folder("headrace-held-") as scratch:
+        path = scratch / "profile.json"
         write_document(profile, path)
         command = child_command("headrace.profiling.held", str(path), str(folder), device)
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -23,7 +23,6 @@ loaded. A weight that two layers read counts in both. Cost: about three openings
 model a round, and as many bytes of temporary files as its weights.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph
 from headrace.catalog.onnx_stage import extract_stage, weights_bytes
 from headrace.catalog.onnx_types import tensor_bytes
+from headrace.catalog.scratch import scratch_folder
 from headrace.catalog.stage_files import profiled_graph
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
@@ -128,8 +128,8 @@ def _opened_layers(
     graph = batch_first(graph, profile.inputs, profile.outputs, profile.batched)
     items = random_items(profile.inputs, 2, np.random.default_rng(SEED))
     parts = part(graph, profile, items)
-    with tempfile.TemporaryDirectory(prefix="headrace-layers-") as scratch:
-        visits = _opened(graph, how, parts, Path(scratch), tiled(items, BATCH_SIZE))
+    with scratch_folder("headrace-layers-") as scratch:
+        visits = _opened(graph, how, parts, scratch, tiled(items, BATCH_SIZE))
         with one_quiet_core():
             _time(visits, how, budget_s, progress)
     times = _stated(device, parts, visits)
