@@ -1,13 +1,15 @@
 """A rehearsal and the gateway's time, measured with real servers and workers."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from headrace.catalog.event_log import read_event_log
 from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths, run_rehearsal
+from headrace.load.child_server import child_server
 from headrace.load.gateway_cost import measure_gateway
-from helpers.live_server import write_plan
+from helpers.live_server import family, write_plan
 from helpers.onnx_models import chain_model, saved
 from helpers.served import profile_by_hand, served_add_one
 
@@ -27,6 +29,21 @@ def test_a_rehearsal_runs_every_stage_and_is_kept_beside_the_plan(
     assert found.offered_rps.keys() == found.attainment.keys() == {"m"}
     assert kept_rehearsal(plan) == found
     assert read_event_log(rehearsal_paths(plan)[1])[1]
+
+
+def test_a_server_of_ones_own_needs_no_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a service account's home nor a long way to temporary files hinders it."""
+    long = tmp_path / ("t" * 90)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    plan = write_plan(served_add_one(tmp_path, slots=1), tmp_path)
+    nowhere = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"), "/dev/null")
+
+    arguments = ("--executor", "emulated", "--no-auth")
+    with child_server(plan, *arguments, environment=nowhere) as server:
+        assert len(family(server.pid)) == 2, "itself and its worker"
 
 
 def test_what_the_gateway_takes_is_measured_on_a_server_of_its_own(

@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import IO
 
+from headrace.catalog.scratch import place_for_sockets, scratch_folder
 from headrace.children import child_command
 from headrace.domain.errors import HeadraceError
 
@@ -68,13 +69,25 @@ def child_server(
 
     Raises:
         ServerFailedError: it ended before it was ready, with what it said.
+        OSError: there is no place for temporary files.
     """
+    with scratch_folder("headrace-", place_for_sockets()) as own:
+        # Nobody asks this one to migrate, and the usual folder may be none that can be written.
+        arguments = (f"--admin-socket={own / 'admin.sock'}", *arguments)
+        with _running(plan, arguments, environment or {}) as server:
+            yield server
+
+
+@contextmanager
+def _running(
+    plan: Path, arguments: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[ChildServer]:
     command = child_command("headrace.cli", "serve", str(plan), "--port", "0", "--json")
     process = subprocess.Popen(
         [*command, "--no-rehearsal", "--lame-duck-s", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **environment},
     )
     assert process.stdout is not None
     assert process.stderr is not None
