@@ -1,17 +1,21 @@
 """What the gateway takes of a request is part of latency, throughput, plan and simulation."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+from headrace.catalog.documents import write_document
+from headrace.cli import app
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import ProfileError
 from headrace.domain.events import Answered, Arrived, Dispatched
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem
-from headrace.domain.profile import Profile
+from headrace.domain.profile import Profile, Provenance
 from headrace.planning import solve
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.migration import simulate_migration
@@ -235,3 +239,24 @@ def test_with_a_servers_log_requests_wait_as_long_as_they_did_there() -> None:
     later = [replace(e, deadline_at_us=e.deadline_at_us + way_us + 1) for e in served]
     assert wait_us(later) == profiles["m"].gateway_us
     assert wait_us(served[1:]) == profiles["m"].gateway_us
+
+
+@pytest.mark.parametrize(("gateway_us", "warned"), [(0, True), (40, False)])
+def test_a_plan_from_a_profile_without_the_gateway_says_so(
+    tmp_path: Path, gateway_us: int, warned: bool
+) -> None:
+    measured = Provenance(kind="measured", date="2026-01-01T00:00:00Z")
+    made = replace(profile("m", gateway_us), provenance=measured)
+    write_document(made, tmp_path / "m.json")
+    file = tmp_path / "problem.yaml"
+    file.write_text("""schema: headrace.problem/1
+cluster:
+  devices: {a: {}}
+  nodes: [{name: n, devices: {a: 1}}]
+models: [{profile: m.json, slo_ms: 100}]
+""")
+
+    done = CliRunner().invoke(app, ["plan", str(file), "-o", str(tmp_path / "plan.json")])
+
+    assert done.exit_code == 0
+    assert ("'m' does not say what a request takes the gateway" in done.stderr) == warned

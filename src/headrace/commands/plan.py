@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json, quoted, working, wrote
-from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations
+from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations, note_unmeasured
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def plan(
     check_simulations(context)
     read = read_problem(problem, planner)
     check_writable(out, *files_behind(read.profile_refs, problem.parent, read.profiles))
+    note_unmeasured(read)
     asked = _overridden(
         read,
         objective=objective,

@@ -1,7 +1,8 @@
-"""What `headrace plan` refuses of its options before anything is planned."""
+"""What `headrace plan` refuses of its options, and says of its problem, before it plans."""
 
 from typing import TYPE_CHECKING
 
+from headrace.commands.output import note
 from headrace.commands.studies import check_cluster
 from headrace.commands.values import given
 from headrace.domain.errors import DocumentError
@@ -9,10 +10,23 @@ from headrace.domain.errors import DocumentError
 if TYPE_CHECKING:
     import typer
 
+    from headrace.domain.problem import Problem
+
 AUTO = "auto"
 """A margin that simulation chooses."""
 
 UNIFORM = "uniform"
+
+
+def note_unmeasured(problem: "Problem") -> None:
+    """Warn of profiles that a plan may promise too much by."""
+    for model, profile in problem.profiles.items():
+        if profile.provenance.kind == "measured" and not profile.gateway_us:
+            note(
+                f"the profile of {model!r} does not say what a request takes the gateway, as it was"
+                " not measured: a server may answer far fewer requests/s than the plan promises;"
+                " `headrace profile` it again"
+            )
 
 
 def check_simulations(context: "typer.Context") -> None:
