@@ -1,6 +1,7 @@
 """`headrace profile` as a user meets it."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,16 @@ def test_an_absent_model_is_bad_input() -> None:
     assert isinstance(result.exception, ModelError)
     assert result.exception.exit_code == 2
     assert "gone.onnx: cannot be read" in str(result.exception)
+
+
+@pytest.mark.parametrize("more", [(), ("--layers",)])
+def test_a_gpu_without_pytorch_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    saved(chain_model(), tmp_path / "m.onnx")
+
+    result = run("m.onnx", "--device", "cuda", *more)
+
+    assert isinstance(result.exception, ModelError), result.exception
+    assert "pip install 'headrace[torch]'" in str(result.exception)

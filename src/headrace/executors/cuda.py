@@ -146,11 +146,11 @@ def _name() -> str:
     """The card's name.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is none, or PyTorch is not installed.
     """
+    prepare(f"cuda:{_number()}")
     import torch
 
-    prepare(f"cuda:{_number()}")
     return str(torch.cuda.get_device_name(_number()))
 
 
