@@ -317,6 +317,32 @@ def test_an_ensemble_needs_a_rate(repository: Path) -> None:
     assert "--rate-rps both=10" in said
 
 
+OF_NOTHING_SERVED = {
+    "a slip of the pen": ("pluss", [], "no such model is imported; imported: 'both', 'chain'"),
+    "a step": ("plus", [], "is only a step of 'both', whose requests call it"),
+    "a step, named": ("plus", ["--model", "both"], "is only a step of 'both'"),
+    "left out": ("chain", ["--model", "both"], "no such model is imported; imported: 'both'"),
+}
+
+
+@pytest.mark.parametrize("option", ["--slo-ms", "--rate-rps"])
+@pytest.mark.parametrize("why", OF_NOTHING_SERVED)
+def test_an_objective_or_a_rate_of_what_is_not_served_is_refused(
+    repository: Path, option: str, why: str
+) -> None:
+    name, more, sentence = OF_NOTHING_SERVED[why]
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16"))
+    add_model(repository, "chain", chain_model(), onnx_config("chain", "16"))
+    add_model(repository, "both", None, ensemble_config("both", "16", {"plus": ("a", "z")}))
+    asked = ("--slo-ms", "50", "--rate-rps", "20", *more)
+
+    assert run(repository, *asked)[0] == 0
+    code, _, said = run(repository, *asked, option, f"{name}=7")
+
+    assert code != 0
+    assert f"{option} '{name}': {sentence}" in said
+
+
 # -- hostile configurations -----------------------------------------------------------------------
 
 

@@ -50,11 +50,14 @@ def import_repository(
         asked: the ones that the user named; empty: all but those that are only parts of ensembles.
 
     Raises:
-        DocumentError: an ensemble does not fit its models, or an objective or a rate is missing.
+        DocumentError: an ensemble does not fit its models, an objective or a rate is missing, or is
+            of what is not served.
     """
     used = {step.model for model in models.values() for step in model.config.steps}
     parts = {name for name in used if models[name].path is not None}
     served = [m for name, m in models.items() if (name in asked if asked else name not in parts)]
+    _check_named("--slo-ms", wanted.slo_ms, served, models)
+    _check_named("--rate-rps", wanted.rate_rps, served, models)
     with_apps = any(model.path is None for model in served)
     entries: dict[str, Any]
     kept = [m.name for m in models.values() if m.config.sequences.states]
@@ -86,6 +89,30 @@ def import_repository(
             f"{m.name}: {what}" for m in models.values() for what in _lost(m, used, served)
         ),
     )
+
+
+def _check_named(
+    option: str,
+    given: Iterable[str],
+    served: Sequence[TritonModel],
+    models: Mapping[str, TritonModel],
+) -> None:
+    """
+    Raises:
+        DocumentError: a value is for a name that is not served by itself.
+    """
+    names = {model.name for model in served}
+    for name in given:
+        if name and name not in names:
+            why = "no such model is imported"
+            if name in models:
+                owners = [
+                    m.name for m in models.values() if name in {s.model for s in m.config.steps}
+                ]
+                why = f"is only a step of {_listed(owners)}, whose requests call it"
+            raise DocumentError(
+                f"{option} {name[:64]!a}: {why}; imported: {_listed(sorted(names))}"
+            )
 
 
 def _lost(model: TritonModel, used: set[str], served: Sequence[TritonModel]) -> Iterator[str]:
