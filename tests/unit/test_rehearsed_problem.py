@@ -164,6 +164,28 @@ def test_the_rates_and_weights_of_models_are_kept(tmp_path: Path) -> None:
     assert read_problem(tmp_path / "again.json").demands == problem.demands
 
 
+def test_a_plan_may_be_rehearsed_and_made_anew_again_and_again(tmp_path: Path) -> None:
+    """To one problem file, as the documents say; all plans of before stay what they are."""
+    paths = [write_app_plan(tmp_path, "plan.json", slo_ms=400.0)]
+    out = tmp_path / "rehearsed.json"
+    for number in range(3):
+        before = read_plan(paths[-1])
+        first = before.deployments[0]
+        found = rehearsal((stage(first.name, first.pipelines[0].name, 1.05),))
+        write_rehearsed_problem(paths[-1], found, out)
+        problem = read_problem(out)
+        plan = solve(problem).plan
+        assert plan is not None
+        paths.append(tmp_path / f"plan{number}.json")
+        write_document(replace(plan, profiles=problem.profile_refs), paths[-1])
+
+    device = first.pipelines[0].stages[0].device
+    medians = [
+        medians_us(plan_profiles(read_plan(path), path)[first.model], device) for path in paths
+    ]
+    assert medians == sorted(set(medians))
+
+
 def test_the_command_that_comes_next_asks_for_the_room_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

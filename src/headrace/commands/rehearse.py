@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +72,7 @@ def rehearse(
         Path | None,
         typer.Option(
             metavar="PROBLEM",
-            help="Write the plan's problem again, with profiles beside it at the times of the"
+            help="Write the plan's problem again, with new profiles beside it at the times of the"
             " rehearsal and with what the apps' own code took: `headrace plan` it for a plan that"
             " holds here.",
         ),
@@ -252,7 +253,8 @@ def run_rehearsal(
 
 
 def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
-    """The plan's problem, with the times of its rehearsal; the profiles go beside it.
+    """The plan's problem, with the times of its rehearsal; the profiles go beside it, into files
+    of their own.
 
     Raises:
         DocumentError: something cannot be written there.
@@ -272,7 +274,7 @@ def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
         if profile.model_path is not None:
             model_path = str((folder / profile.model_path).resolve())
             profile = replace(profile, model_path=model_path)
-        file = out.with_name(f"{out.stem}.{ref.model}.profile.json")
+        file = _free_beside(out, ref.model)
         write_document(profile, file)
         refs.append(ProfileRef(model=ref.model, path=file.name, sha256=sha256_file(file)))
     claims = tuple(replace(claim, app=rehearsed_app(claim.app, found)) for claim in plan.apps)
@@ -282,6 +284,14 @@ def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
     asked = {demand.model: demand.rate_rps for demand in plan.demands}
     models = tuple(replace(entry, rate_rps=asked[entry.name or ""]) for entry in problem.models)
     write_problem_file(replace(problem, models=models), out)
+
+
+def _free_beside(out: Path, model: str) -> Path:
+    """Where a profile replaces none: plans name theirs by content, those made from what an earlier
+    rehearsal wrote to `out` too."""
+    stems = chain([f"{out.stem}.{model}"], (f"{out.stem}.{model}.{n}" for n in count(2)))
+    files = (out.with_name(f"{stem}.profile.json") for stem in stems)
+    return next(file for file in files if not file.exists())
 
 
 def show(found: "Rehearsal", on: "Console" = console) -> None:
