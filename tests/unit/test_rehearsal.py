@@ -136,7 +136,7 @@ def rehearsed(planned: tuple[Plan, Mapping[str, Profile]], tmp_path: Path) -> Pa
     header, events = log_of(plan, profiles, 3)
     stages = rehearsed_stages(plan, profiles, header, events)
     findings, log = rehearsal_paths(path)
-    with EventLogWriter(log, header) as writer:
+    with EventLogWriter(log, replace(header, clock="live")) as writer:
         for event in events:
             writer.append(event)
     found = Rehearsal(
@@ -176,6 +176,48 @@ def test_the_rehearsal_of_another_plan_is_left_alone(run: Run, rehearsed: Path) 
 
     assert kept_rehearsal(rehearsed) is None
     _, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
+    assert "execution times" not in err
+
+
+OVER_A_REHEARSAL = {
+    "simulate": ["simulate", "plan.json", "--profile-times", "--events", "plan.rehearsal.events"],
+    "simulate, another plan": [
+        *("simulate", "other.json", "--migrate", "plan.json"),
+        *("--events", "./plan.rehearsal.events"),
+    ],
+    "serve": ["serve", "gone.json", "--events", "gone.rehearsal.events"],
+    "rehearse": ["rehearse", "gone.json", "--out", "gone.rehearsal.json"],
+}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("command", OVER_A_REHEARSAL)
+def test_nothing_else_is_written_where_a_rehearsal_is_kept_or_will_be(
+    run: Run, rehearsed: Path, monkeypatch: pytest.MonkeyPatch, command: str, kept: bool
+) -> None:
+    monkeypatch.chdir(rehearsed.parent)
+    Path("other.json").write_bytes(rehearsed.read_bytes())
+    if not kept:
+        for path in rehearsal_paths(rehearsed):
+            path.unlink()
+    before = {path: path.read_bytes() for path in rehearsed.parent.iterdir()}
+
+    code, _, err = run(*OVER_A_REHEARSAL[command])
+
+    assert (code, "is where the rehearsal of " in err) == (2, True), err
+    assert {path: path.read_bytes() for path in rehearsed.parent.iterdir()} == before
+
+
+def test_simulated_events_are_no_rehearsal(run: Run, rehearsed: Path) -> None:
+    _, log = rehearsal_paths(rehearsed)
+    written = log.read_bytes()
+    log.write_bytes(written.replace(b'"clock":"live"', b'"clock":"virtual"'))
+    assert log.read_bytes() != written
+
+    code, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
+
+    assert code == 0
+    assert kept_rehearsal(rehearsed) is None
     assert "execution times" not in err
 
 

@@ -220,6 +220,10 @@ def _unwritable(path: Path, error: OSError) -> DocumentError:
     return DocumentError(f"{path}: cannot write an event log: {reason}")
 
 
+def _unreadable(path: Path, error: OSError) -> DocumentError:
+    return DocumentError(f"{path}: cannot read an event log: {error.strerror}")
+
+
 def read_event_log(
     path: Path, *, allow_cut_short: bool = False
 ) -> tuple[EventLogHeader, list[AnyEvent]]:
@@ -238,7 +242,20 @@ def read_event_log(
             header = _header(next(lines, (1, b"")), path)
             return header, list(_events(lines, path, header))
     except OSError as error:
-        raise DocumentError(f"{path}: cannot read an event log: {error.strerror}") from error
+        raise _unreadable(path, error) from error
+
+
+def read_header(path: Path) -> EventLogHeader:
+    """Read what a log begins with.
+
+    Raises:
+        DocumentError: there is no event log.
+    """
+    try:
+        with open_regular(path, MAX_LOG_BYTES) as file:
+            return _header(next(_lines(file, path, True), (1, b"")), path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _lines(file: BinaryIO, path: Path, allow_cut_short: bool) -> Iterator[tuple[int, bytes]]:

@@ -97,6 +97,7 @@ def rehearse(
     arguments += ["--unenforced-shares"] if unenforced_shares else []
     if out is not None:
         check_writable(out, plan)
+        check_not_kept(out, plan)
         _check_rewritable(plan, out)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
     if out is not None:
@@ -137,19 +138,37 @@ def rehearsal_paths(plan: Path) -> tuple[Path, Path]:
     return plan.with_suffix(".rehearsal.json"), plan.with_suffix(".rehearsal.events")
 
 
+def check_not_kept(path: Path, plan: Path) -> None:
+    """Refuse to write anything else where a rehearsal of the plan is kept, or will be.
+
+    Raises:
+        DocumentError: the path is one of `rehearsal_paths`.
+    """
+    from headrace.domain.errors import DocumentError
+
+    if path.resolve() in [kept.resolve() for kept in rehearsal_paths(plan)]:
+        raise DocumentError(
+            f"{path}: is where the rehearsal of {plan} is kept; name another file to write"
+        )
+
+
 def kept_rehearsal(plan: Path) -> "Rehearsal | None":
-    """The findings beside the plan, if they are of this very plan."""
+    """The findings beside the plan, if they are of this very plan and the log beside them was
+    measured."""
     import msgspec
 
     from headrace.catalog.documents import sha256_file
+    from headrace.catalog.event_log import read_header
+    from headrace.domain.errors import DocumentError
     from headrace.reporting.rehearsal import Rehearsal
 
     findings, events = rehearsal_paths(plan)
     try:
         found = msgspec.json.decode(findings.read_bytes(), type=Rehearsal)
-    except (OSError, msgspec.DecodeError):
+        is_measured = read_header(events).clock == "live"
+    except (OSError, msgspec.DecodeError, DocumentError):
         return None
-    return found if events.exists() and found.plan_sha256 == sha256_file(plan) else None
+    return found if is_measured and found.plan_sha256 == sha256_file(plan) else None
 
 
 def run_rehearsal(

@@ -288,7 +288,7 @@ def serve(
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
     from headrace.commands.ready import print_ready
-    from headrace.commands.rehearse import rehearse_before_ready
+    from headrace.commands.rehearse import check_not_kept, rehearse_before_ready
     from headrace.commands.serve_checks import (
         app_host,
         check_names,
@@ -313,6 +313,7 @@ def serve(
     check_cluster(cluster, address)
     if events is not None:
         check_event_log(events, plan_path, *(app or ()))
+        check_not_kept(events, plan_path)
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray
 

@@ -159,7 +159,7 @@ def simulate(
         offered_rates,
         offers_of,
     )
-    from headrace.commands.rehearse import rehearsed_levels
+    from headrace.commands.rehearse import check_not_kept, rehearsed_levels
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table, weights_line
@@ -169,6 +169,8 @@ def simulate(
         listed = None if is_generated(arrivals) else Path(arrivals)
         stated = (plan, times, migrate, listed, *(interference or ()))
         check_event_log(events, *(path for path in stated if path is not None))
+        for each in filter(None, (plan, migrate)):
+            check_not_kept(events, each)
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
