@@ -152,7 +152,7 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
                 met=found >= row.target,
             )
         )
-        notices.print(f"{checks[-1].what}: {checks[-1].measured}", markup=False, soft_wrap=True)
+        notices.print(f"{checks[-1].what}: {checks[-1].measured}", soft_wrap=True)
         details[name] = {
             "found": found,
             "late": late,

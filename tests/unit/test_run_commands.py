@@ -258,6 +258,12 @@ def test_files_are_named_as_they_are_and_as_a_shell_takes_them(
     assert code == 0
     assert f"next:  headrace serve {shlex.quote(str(path))}" in err
 
+    log = path.with_suffix(".events")
+    run("simulate", str(path), "--rps", "10", "--duration-s", "1", "--events", str(log))
+    _, out, err = run("trace", str(log))
+    assert f"{log}.trace.json: " in out
+    assert f"open {log}.trace.json in " in err
+
 
 def test_trace_refuses_what_is_no_event_log(run: Run, plan_path: Path) -> None:
     code, _, err = run("trace", str(plan_path))

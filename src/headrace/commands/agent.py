@@ -83,6 +83,7 @@ def agent(
 
     from headrace import __version__
     from headrace.catalog.cache_folder import cache_folder
+    from headrace.domain.base import host_port
     from headrace.serving.workers.descriptors import raise_descriptor_limit
     from headrace.serving.workers.host import allowed_cores
     from headrace.serving.workers.remote.agent import AgentOptions, run_agent
@@ -115,7 +116,8 @@ def agent(
             ready = {"ready": True, "name": name, "host": at, "port": number, "pid": os.getpid()}
             typer.echo(msgspec.json.encode(ready | {"version": __version__}).decode())
         else:
-            notices.print(f"node {name} waits for its gateway on {at}:{number}", soft_wrap=True)
+            place = host_port(at, number)
+            notices.print(f"node {name} waits for its gateway on {place}", soft_wrap=True)
 
     uvloop.run(run_agent(options, on_ready))
 

@@ -91,18 +91,18 @@ def _violations(plan: "Plan", problem: "Problem") -> list[str]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     console.print(f"objective, as stated          {found['stated_objective']:.6f} rps / weight")
     console.print(f"recomputed, artifact's rule   {found['objective_by_artifact_rule']:.6f}")
     if found["objective"] is not None:
         console.print(f"recomputed, our rule          {found['objective']:.6f}")
     for fault in found["faults_by_artifact_rule"]:
-        console.print(f"[red]breaks its own rule:[/red] {escape(fault)}")
+        console.print(Text.assemble(("breaks its own rule:", "red"), f" {fault}"))
     if found["refused"]:
         written = found["plan"] or "no plan.json was written"
-        console.print(f"[yellow]no plan by our rules[/yellow] ({escape(written)}):")
+        console.print(Text.assemble(("no plan by our rules", "yellow"), f" ({written}):"))
         for reason in found["refused"]:
-            console.print(f"  {escape(reason)}", soft_wrap=True)
+            console.print(f"  {reason}", soft_wrap=True)
     else:
-        console.print(f"verified, written to {escape(found['plan'])}")
+        console.print(f"verified, written to {found['plan']}")

@@ -148,11 +148,10 @@ def _print(found: dict[str, Any]) -> None:
         kind = "ensemble" if served["ensemble"] else "model"
         console.print(
             f"{kind} {served['name']}, version {served['version']}: within {served['slo_ms']:g} ms",
-            markup=False,
         )
     for what in found["not_carried_over"]:
-        console.print(f"not carried over: {what}", markup=False, soft_wrap=True)
+        console.print(f"not carried over: {what}", soft_wrap=True)
     for command in found["profile_commands"]:
-        console.print(command, markup=False, soft_wrap=True)
+        console.print(command, soft_wrap=True)
     written = [found["problem"], *filter(None, [found["app_file"]])]
     wrote(*written)

@@ -256,6 +256,7 @@ def _provenance(
 
 def _print_tables(document: "Interference", form: str, measured: "Measurements") -> None:
     from rich import box
+    from rich.markup import escape
 
     from headrace.profiling.interference import PAPER_ERRORS
     from headrace.reporting.readable import ReadableTable, figures
@@ -264,7 +265,7 @@ def _print_tables(document: "Interference", form: str, measured: "Measurements")
         "model",
         figures("batch"),
         *("beside", figures("batch"), figures("slowdown")),
-        title=f"side by side on {document.device} ({document.provenance.machine})",
+        title=escape(f"side by side on {document.device} ({document.provenance.machine})"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
@@ -281,7 +282,7 @@ def _print_tables(document: "Interference", form: str, measured: "Measurements")
         f"{coefficient:.4g}" if term == "1" else f"{coefficient:.4g} {term}"
         for term, coefficient in zip(document.features, document.coefficients, strict=True)
     )
-    console.print(f"slowdown = max(1, {sums})   [{form}]", markup=False, soft_wrap=True)
+    console.print(f"slowdown = max(1, {sums})   [{form}]", soft_wrap=True)
     held = document.hold_out
     assert held is not None, "stated by every fit"
     wanted = ", ".join(f"{part:.0%} within {error:.2%}" for error, part in PAPER_ERRORS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, labelled, next_step, notices, print_json
 
 if TYPE_CHECKING:
     from headrace.commands.offer import Offer
@@ -166,7 +166,7 @@ def load(
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     check_models(options.model_inputs, rates)
     if rps is None and load_factor is None and any(rates.values()):
-        notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
+        notices.print(explain_default(offers, rates), soft_wrap=True)
     schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     if plan is not None and items is None:
         schedule = _with_items(schedule, plan, seed)
@@ -277,10 +277,10 @@ def _measure(
     else:
         console.print(summary_table(report, f"measured: {url}"))
         for reason, message in report.error_samples.items():
-            console.print(f"{reason}: {message}", markup=False, soft_wrap=True)
+            console.print(f"{reason}: {message}", soft_wrap=True)
         console.print(lateness_line(report, result.connections), soft_wrap=True)
     if any(each.distorted for each in results.values()):
-        notices.print(f"[bold yellow]warning:[/bold yellow] {DISTORTED}", soft_wrap=True)
+        labelled("warning: ", DISTORTED, "bold yellow")
     next_step(f"headrace load {url} --model {result.model} --find-max")
 
 
@@ -294,6 +294,8 @@ def _find_max(
     target: float,
     json: bool,
 ) -> None:
+    from rich.text import Text
+
     from headrace.load.generator import run_load
     from headrace.load.search import RateSearch, TriedRate, find_max_rate, step_duration_s
     from headrace.reporting.summary import percent
@@ -307,14 +309,13 @@ def _find_max(
         return summary.arrived, summary.in_time, not result.distorted
 
     def show(step: TriedRate) -> None:
-        verdict = "[green]kept[/green]" if step.passed else "[red]missed[/red]"
-        late = "" if step.trusted else "  [yellow]the load generator itself was late[/yellow]"
-        notices.print(
+        line = Text.assemble(
             f"{step.rate_rps:10.4g} requests/s  {step.arrived:7} sent"
-            f"  {percent(step.attainment):>8} (95 %: {percent(step.low)} to {percent(step.high)})"
-            f"  {verdict}{late}",
-            soft_wrap=True,
+            f"  {percent(step.attainment):>8} (95 %: {percent(step.low)} to {percent(step.high)})",
+            ("  kept", "green") if step.passed else ("  missed", "red"),
+            "" if step.trusted else ("  the load generator itself was late", "yellow"),
         )
+        notices.print(line, soft_wrap=True)
 
     result = find_max_rate(RateSearch(start_rps=start_rps, target=target), try_rate, show)
     if json:
@@ -326,10 +327,10 @@ def _find_max(
             soft_wrap=True,
         )
     else:
-        console.print(
-            f"[bold]{result.highest_rps:.4g} requests/s[/bold] is the highest rate tried"
-            f" that kept {percent(target)}. {CAVEAT}",
-            soft_wrap=True,
+        highest = Text.assemble(
+            (f"{result.highest_rps:.4g} requests/s", "bold"),
+            f" is the highest rate tried that kept {percent(target)}. {CAVEAT}",
         )
+        console.print(highest, soft_wrap=True)
     if result.highest_rps is not None:
         next_step(f"headrace load {url} --model {model} --rps {0.8 * result.highest_rps:.4g}")

@@ -122,5 +122,4 @@ def _print(report: dict[str, Any]) -> None:
             " load, and are tried again until they can; the server's log says why",
             soft_wrap=True,
             style="yellow",
-            markup=False,
         )

@@ -9,13 +9,30 @@ from typing import Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from headrace.domain.base import encode_fraction
 
-console = Console(highlight=False)
+
+class Lines(Console):
+    """A string is shown as it is: what users name, a file or an address, may look like markup.
+
+    What has styles is a `Text`, or a table, which reads its cells as markup.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
+        if all(isinstance(each, str) for each in objects):
+            markup = False
+        super().print(*objects, markup=markup, **options)
+
+
+console = Lines()
 """Results, on standard output."""
 
-notices = Console(stderr=True, highlight=False)
+notices = Lines(stderr=True)
 """Progress, hints and errors, on standard error, so that `--json` output stays clean."""
 
 
@@ -38,18 +55,17 @@ def working(what: str) -> Iterator[None]:
 
 def next_step(command: str) -> None:
     """Tell the user what usually comes next; `quoted` paths in it."""
-    _said("next", command)
+    labelled("next:  ", command)
 
 
 def note(sentence: str) -> None:
     """Tell the user what was found on the way."""
-    _said("note", sentence)
+    labelled("note:  ", sentence)
 
 
-def _said(kind: str, text: str) -> None:
-    # What users name may look like markup.
-    notices.print(f"[dim]{kind}:[/dim]", end="  ")
-    notices.print(text, markup=False, soft_wrap=True)
+def labelled(label: str, text: str, style: str = "dim") -> None:
+    """Say it on standard error; `style` is the label's alone."""
+    notices.print(Text.assemble((label, style), text), soft_wrap=True)
 
 
 def quoted(path: Path) -> str:
@@ -63,9 +79,8 @@ def quoted(path: Path) -> str:
 
 def wrote(*paths: Path | str) -> None:
     """Say what was written, by name."""
-    notices.print(f"wrote {' and '.join(map(str, paths))}", markup=False, soft_wrap=True)
+    notices.print(f"wrote {' and '.join(map(str, paths))}", soft_wrap=True)
 
 
 def print_error(message: str) -> None:
-    notices.print("[bold red]error:[/bold red]", end=" ")
-    notices.print(message, markup=False, soft_wrap=True)
+    labelled("error: ", message, "bold red")

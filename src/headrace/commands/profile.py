@@ -332,7 +332,6 @@ def _progress(
         told: collects the notices, as they will stand in the profile.
         places: what is measured on; one of no name is this machine.
     """
-    from rich.markup import escape
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -359,7 +358,7 @@ def _progress(
             if progress.notice is not None:
                 said = f"{place}: {progress.notice}" if place else progress.notice
                 told.update((progress.notice, said))
-                bars.console.print(f"[dim]note:[/dim]  {escape(said)}", soft_wrap=True)
+                note(said)
             if (place, progress.step) in tasks:
                 bars.update(tasks[place, progress.step], completed=progress.done)
             if time.monotonic() - drawn_at_s >= _REDRAW_S:

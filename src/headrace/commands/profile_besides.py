@@ -79,7 +79,7 @@ def _with_gateway(
             environment = {SECRET_VARIABLE: secret}
             found = measure_gateway(measured, device, None, step_s, (node,), environment)
     except (HeadraceError, OSError) as error:
-        notices.print(f"what the gateway takes was not measured: {error}", markup=False)
+        notices.print(f"what the gateway takes was not measured: {error}")
         return measured
     alone_us = max(found.alone_us, measured.gateway_us)
     shared_us = max(found.shared_us, measured.gateway_shared_us)

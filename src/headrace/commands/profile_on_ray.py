@@ -46,7 +46,7 @@ def profile_on_ray(
         there = nodes_of(ray)
         kinds = chosen(kinds_of(there, processors_of(ray, there)), device)
         for line in described(kinds):
-            notices.print(line, markup=False, soft_wrap=True)
+            notices.print(line, soft_wrap=True)
         with bars([kind.name for kind in kinds]) as progress:
             found = profile_kinds(
                 model, task, kinds, lambda kind: place_on_ray(ray, kind), progress

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.commands.output import console, next_step, notices
+from rich.text import Text
+
+from headrace.commands.output import console, labelled, next_step
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -22,10 +24,10 @@ def print_ready(
 
     console.print(ready_table(plan, levels))
     url = urls[0]
-    console.print(f"listening on [bold]{' and '.join(urls)}[/bold]", soft_wrap=True)
+    listening = Text.assemble("listening on ", (" and ".join(urls), "bold"))
+    console.print(listening, soft_wrap=True)
     if token_path is not None:
-        notices.print("[dim]token for other users:[/dim]", end="  ")
-        notices.print(str(token_path), markup=False, soft_wrap=True)
+        labelled("token for other users:  ", str(token_path))
     if apps:
         claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
         next_step(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.ending import orderly_end
-from headrace.commands.output import console, next_step, notices, print_json, quoted
+from headrace.commands.output import (
+    console,
+    labelled,
+    next_step,
+    notices,
+    print_json,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -325,8 +332,7 @@ def show(found: "Rehearsal", on: "Console" = console) -> None:
 
 def warn(found: "Rehearsal") -> None:
     for sentence in found.contradictions:
-        notices.print("[bold yellow]the rehearsal contradicts the plan:[/bold yellow]", end=" ")
-        notices.print(sentence, markup=False, soft_wrap=True)
+        labelled("the rehearsal contradicts the plan: ", sentence, "bold yellow")
 
 
 def rehearsed_times(path: Path) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
@@ -338,7 +344,6 @@ def rehearsed_times(path: Path) -> "tuple[EventLogHeader, list[AnyEvent]] | None
     _, events = rehearsal_paths(path)
     notices.print(
         f"execution times: those of the rehearsal in {events} (--profile-times: the profile's)",
-        markup=False,
         soft_wrap=True,
     )
     return read_event_log(events, allow_cut_short=True)
@@ -384,5 +389,5 @@ def rehearse_before_ready(
         show(known, notices)
         return known.levels
     except (HeadraceError, OSError) as error:
-        notices.print(f"not rehearsed: {error}", markup=False, soft_wrap=True)
+        notices.print(f"not rehearsed: {error}", soft_wrap=True)
         return {}

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from headrace.commands.output import console, next_step, print_json
 
@@ -48,7 +49,7 @@ def schema(
         print_json({name.value: about for name, about in _ABOUT.items()})
         return
     for name, about in _ABOUT.items():
-        console.print(f"[bold]{name.value:12}[/bold]  {about}", soft_wrap=True)
+        console.print(Text.assemble((f"{name.value:12}", "bold"), f"  {about}"), soft_wrap=True)
     next_step("headrace schema problem > problem.schema.json")
 
 

@@ -10,6 +10,7 @@ import typer
 
 from headrace.commands.output import console
 from headrace.commands.values import given
+from headrace.domain.base import host_port
 from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -113,6 +114,6 @@ def _check_models(served: Any, executor: str) -> None:
 def _print_nodes(plan: "Plan", on_ray: "ServedOnRay") -> None:
     for name, agent in on_ray.agents.items():
         slots = sum(slot.node == name for slot in plan.slots)
-        at = f"{agent.address[0]}:{agent.address[1]}"
+        at = host_port(*agent.address)
         many = f"{slots} slot{'' if slots == 1 else 's'}"
         console.print(f"node {name} is {agent.node.name} ({at}), {many}", soft_wrap=True)

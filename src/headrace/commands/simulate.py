@@ -179,7 +179,7 @@ def simulate(
     offers = offers_of(document)
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     if rps is None and load_factor is None and any(rates.values()):
-        notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
+        notices.print(explain_default(offers, rates), soft_wrap=True)
     load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     asked = _Asked(
@@ -393,7 +393,6 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
         notices.print(
             f"{count} requests for {name!r} came when no plan had it any more: they are not in the"
             " counts, and a server answers them with 404",
-            markup=False,
             soft_wrap=True,
         )
     return found

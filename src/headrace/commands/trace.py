@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.commands.output import console, notices, print_json
+from headrace.commands.output import console, next_step, print_json
 
 
 def trace(
@@ -46,8 +46,5 @@ def trace(
         print_json({"trace": str(target), "events": len(log), "trace_events": count})
     else:
         said = f"{target}: {count:,} trace events from {len(log):,} events"
-        console.print(said, markup=False, soft_wrap=True)
-        notices.print(
-            f"[dim]next:[/dim]  open {target} in https://ui.perfetto.dev or chrome://tracing",
-            soft_wrap=True,
-        )
+        console.print(said, soft_wrap=True)
+        next_step(f"open {target} in https://ui.perfetto.dev or chrome://tracing")

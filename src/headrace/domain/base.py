@@ -44,6 +44,15 @@ def is_name(text: str) -> bool:
     return _NAME.match(text) is not None and not text.endswith("\n")
 
 
+def host_port(host: str, port: int) -> str:
+    """An address as URLs have it and people read it.
+
+    >>> host_port("10.0.0.1", 7070), host_port("fd00::5", 7070)
+    ('10.0.0.1:7070', '[fd00::5]:7070')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def encode_fraction(value: Any) -> str:
     """msgspec `enc_hook`: a share travels as text, exactly ("1/3")."""
     if isinstance(value, Fraction):

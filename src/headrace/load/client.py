@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from headrace.domain.base import Record
+from headrace.domain.base import Record, host_port
 from headrace.domain.errors import DocumentError
 from headrace.serving.engine.timer import monotonic_us
 
@@ -43,7 +43,7 @@ class Endpoint(Record, frozen=True, kw_only=True):
     @property
     def authority(self) -> str:
         """As the Host header has it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def parse_url(url: str) -> Endpoint:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.domain.base import host_port
 from headrace.domain.errors import ClusterError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
@@ -114,8 +115,7 @@ class ServedOnRay:
 
     def _start_gateway(self) -> HeldProcess:
         nodes = [
-            f"--node={name}={agent.address[0]}:{agent.address[1]}"
-            for name, agent in self.agents.items()
+            f"--node={name}={host_port(*agent.address)}" for name, agent in self.agents.items()
         ]
         return HeldProcess([*self._arguments, *nodes], {SECRET_VARIABLE: self._secret})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Column, Table
 
 from headrace.on_ray.links import Links
@@ -27,7 +28,7 @@ def nodes_table(nodes: Sequence[RayNode], found: Matching, links: Links | None) 
             gbps, round_trip_us = links.node_gbps(node.id), links.round_trip_us(node.id)
             cells.append("" if gbps is None else f"{gbps:.3g} Gbit/s")
             cells.append("" if round_trip_us is None else f"{round_trip_us / 1000:.2f} ms")
-        table.add_row(*cells, ", ".join(owners.get(node.id, ())))
+        table.add_row(*map(escape, cells), ", ".join(owners.get(node.id, ())))
     return table
 
 
@@ -43,5 +44,5 @@ def wanted_table(wanted: Sequence[Wanted], nodes: Sequence[RayNode], found: Matc
             for devices in each.devices
         )
         id = found.pairs.get(each.name)
-        table.add_row(each.name, needs, "missing" if id is None else names[id])
+        table.add_row(each.name, needs, "missing" if id is None else escape(names[id]))
     return table

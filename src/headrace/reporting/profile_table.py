@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from headrace.domain.profile import BlockTimes, Profile, size_text
 from headrace.domain.tensors import TensorSpec
@@ -29,7 +30,7 @@ def profile_report(measured: Profile, wide: bool) -> Group:
     table = ReadableTable(
         *("block", figures("nodes"), figures("weights"), "crosses\nbehind it"),
         *map(figures, numbers),
-        title=title,
+        title=escape(title),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
@@ -39,7 +40,7 @@ def profile_report(measured: Profile, wide: bool) -> Group:
             block.name,
             str(block.node_count),
             _bytes(block.weights_bytes),
-            ", ".join(_crossing(tensor, wide) for tensor in block.cut),
+            escape(", ".join(_crossing(tensor, wide) for tensor in block.cut)),
             _bytes(block.cut_bytes),
             *(_ms(times.p50_us[index][size - 1], times.p99_us[index][size - 1]) for size in sizes),
         )
@@ -206,7 +207,8 @@ def _layers(measured: Profile) -> Iterator[RenderableType]:
         )
         for index, layer in enumerate(measured.layers):
             cells = (_ms(p50[index], p99[index]) for p50, p99 in rows)
-            table.add_row(layer.name, layer.kind, _bytes(layer.weights_bytes), *cells)
+            weights = _bytes(layer.weights_bytes)
+            table.add_row(escape(layer.name), escape(layer.kind), weights, *cells)
         table.add_section()
         sums = (_ms(sum(p50), sum(p99)) for p50, p99 in rows)
         table.add_row("sum", "", _bytes(sum(each.weights_bytes for each in measured.layers)), *sums)

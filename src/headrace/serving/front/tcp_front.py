@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from headrace.domain.base import host_port
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.arrivals import stamp_arrivals
 from headrace.serving.front.base import AddressError, FrontOptions
@@ -78,7 +79,7 @@ class TcpFront(ABC):
         try:
             listener = await loop.create_server(self._greet, host, port, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
-            address = f"{host}:{port}"
+            address = host_port(host, port)
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 sentence = f"serve: {address} is in use by another program\n  try    {self.another}"
             else:
@@ -88,9 +89,8 @@ class TcpFront(ABC):
         for own in listener.sockets:
             stamp_arrivals(own)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
-        port = listener.sockets[0].getsockname()[1]
-        host = f"[{host}]" if ":" in host else host
-        self.address = f"{self.scheme}{'' if self._tls is None else 's'}://{host}:{port}"
+        address = host_port(host, listener.sockets[0].getsockname()[1])
+        self.address = f"{self.scheme}{'' if self._tls is None else 's'}://{address}"
         self._sweeper = loop.create_task(self._sweep())
 
     def _greet(self) -> asyncio.BaseProtocol:
