@@ -24,6 +24,7 @@ CAVEAT = (
 
 
 def load(
+    context: typer.Context,
     url: Annotated[
         str, typer.Argument(help="Server, such as http://127.0.0.1:8000; or https, grpc, grpcs.")
     ],
@@ -132,11 +133,18 @@ def load(
     [dim]headrace load http://127.0.0.1:8000 --model recogniser --find-max[/dim]
     """
     from headrace.commands.offer import explain_default, offered_arrivals, offered_rates
+    from headrace.commands.together import refuse_alone
     from headrace.domain.errors import DocumentError
     from headrace.load.options import ClientTls, LoadOptions
     from headrace.load.token import token_for
     from headrace.simulation.offered.processes import is_generated
 
+    refuse_alone(context, {"attainment": ("find_max",)})
+    if find_max and load_factor is not None:
+        raise DocumentError(
+            "--load-factor is of what is planned, and --find-max tries one rate after the other:"
+            " leave one out; --rps says where it starts"
+        )
     paths = input_paths(input or [])
     options = LoadOptions(
         slo_us=None if slo_ms is None else _whole_us(slo_ms),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.commands.together import option, refuse_alone
 from headrace.commands.values import given
 from headrace.domain.errors import DocumentError
 from headrace.executors.table import choices
@@ -22,7 +23,7 @@ OF_OTHERS = {
     "secret_file": ("agents", "node"),
     "cluster_ca": ("agents", "node"),
 }
-"""Option -> those of which it is part: without any of them it would do nothing."""
+"""Option -> those of which it is part."""
 AGAINST_NO_AUTH = ("token_file", "require_token")
 
 
@@ -32,16 +33,9 @@ def check_together(context: "typer.Context") -> None:
         for name in AGAINST_NO_AUTH:
             if given(context, name):
                 raise DocumentError(
-                    f"serve: {_option(name)} asks for a token and --no-auth for none; leave one out"
+                    f"serve: {option(name)} asks for a token and --no-auth for none; leave one out"
                 )
-    for name, others in OF_OTHERS.items():
-        if given(context, name) and not any(context.params[other] for other in others):
-            wanted = " or ".join(map(_option, others))
-            raise DocumentError(f"serve: {_option(name)} does nothing without {wanted}")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    refuse_alone(context, OF_OTHERS)
 
 
 def cluster_addresses(

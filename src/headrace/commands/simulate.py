@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 LATEST_S = 1e9
 """Instants are whole microseconds, and must stay exact."""
 
+OF_OTHERS = {
+    "at": ("migrate",),
+    "how": ("migrate",),
+    "slower_from_s": ("slower", "delay_ms"),
+}
+"""Option -> those of which it is part."""
 
 PlanArgument = Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")]
 RpsOption = Annotated[
@@ -92,7 +98,7 @@ SlowerOption = Annotated[
 ]
 SlowerFromOption = Annotated[
     float,
-    typer.Option(min=0.0, help="--slower: only from this second on."),
+    typer.Option(min=0.0, help="--slower and --delay-ms: only from this second on."),
 ]
 DelayOption = Annotated[
     float,
@@ -124,6 +130,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 
 
 def simulate(
+    context: typer.Context,
     plan: PlanArgument,
     rps: RpsOption = None,
     load_factor: LoadFactorOption = None,
@@ -160,11 +167,13 @@ def simulate(
         offers_of,
     )
     from headrace.commands.rehearse import check_not_kept, rehearsed_levels
+    from headrace.commands.together import refuse_alone
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table, weights_line
     from headrace.simulation.offered.processes import is_generated
 
+    refuse_alone(context, OF_OTHERS)
     if events is not None:
         listed = None if is_generated(arrivals) else Path(arrivals)
         stated = (plan, times, migrate, listed, *(interference or ()))
