@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hpack import Encoder
 
 from headrace.serving.front.grpc import frames, status
 from headrace.serving.front.grpc.request_heads import HeadDecoder
@@ -141,12 +142,36 @@ WRONG: dict[str, Wrong] = {
         frames.ENHANCE_YOUR_CALM,
         lambda _: frames.frame(H, WHOLE, 1, _ENTRY + b"\xbe" * 100),
     ),
+    "block of one frame too large": (
+        frames.ENHANCE_YOUR_CALM,
+        lambda _: frames.frame(H, WHOLE, 1, Encoder().encode([("a", b"\xff" * 12_000)])),
+    ),
+    "table resized for ever": (
+        frames.COMPRESSION_ERROR,
+        lambda _: frames.frame(H, WHOLE, 1, b"\x20" * 30_000),
+    ),
     "continuation flood": (
         frames.ENHANCE_YOUR_CALM,
         lambda _: frames.frame(H, 0, 1, b"") + _PIECE * 10,
     ),
     "ping flood": (frames.ENHANCE_YOUR_CALM, lambda _: _PING * 20_000),
     "settings flood": (frames.ENHANCE_YOUR_CALM, lambda _: frames.settings(()) * 20_000),
+    "window update flood": (
+        frames.ENHANCE_YOUR_CALM,
+        lambda _: frames.window_update(0, 1) * 20_000,
+    ),
+    "flood of unknown frames": (
+        frames.ENHANCE_YOUR_CALM,
+        lambda _: frames.frame(0x42, 0, 0) * 20_000,
+    ),
+    "flood of acknowledgements": (
+        frames.ENHANCE_YOUR_CALM,
+        lambda _: frames.frame(frames.SETTINGS, frames.ACK, 0) * 20_000,
+    ),
+    "settings without end": (
+        frames.ENHANCE_YOUR_CALM,
+        lambda _: frames.settings(((frames.INITIAL_WINDOW_SIZE, 1),) * 5_000) * 3,
+    ),
     "rapid resets": (frames.ENHANCE_YOUR_CALM, _resets),
     "window overflow": (
         frames.FLOW_CONTROL_ERROR,

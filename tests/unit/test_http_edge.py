@@ -10,7 +10,7 @@ import pytest
 from headrace.serving.core.signature import InvalidError
 from headrace.serving.front.grpc.status import INTERNAL
 from headrace.serving.front.http_messages import Limits
-from helpers.gateway import Bench, get, post
+from helpers.gateway import Bench, FakeEngine, get, post
 from helpers.grpc_bench import GrpcBench, prefixed
 
 INFER = "/v2/models/adder/infer"
@@ -181,6 +181,65 @@ def test_many_requests_of_one_read_let_others_have_their_turn() -> None:
     assert len(other.replies()) == 1
     client.take_turns()
     assert len(client.replies()) == 100
+
+
+@pytest.mark.parametrize(("read_bytes", "most_bytes"), [(60_000, 60_000), (3_000, 9_000)])
+def test_a_body_in_chunks_of_single_bytes_lets_others_have_their_turn(
+    read_bytes: int, most_bytes: int
+) -> None:
+    bench = Bench()
+    client, other = bench.connect(), bench.connect()
+    sent = CHUNKED + chunk(b" ") * 40_000 + chunk(BODY) + b"0\r\n\r\n"
+
+    at = 0
+    while at < len(sent):
+        start = at
+        while client.transport.reading and at < len(sent):
+            client.send(sent[at : at + read_bytes], turns=False)
+            at += read_bytes
+        assert at - start <= most_bytes
+        other.send(get("/v2/health/live"))
+        assert client.transport.reading
+
+    assert client.reply().status == 200
+    assert [reply.status for reply in other.replies()] == [200] * len(other.replies())
+    assert bench.server.buffered_bytes == 0
+
+
+def test_many_requests_of_one_read_are_read_in_turns_too() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine, limits=Limits(pipelined=1_000)).connect()
+    client.send(post(INFER, BODY) * 100, turns=False)
+    assert not client.transport.reading
+    client.take_turns()
+    assert client.transport.reading
+
+    while engine.open:
+        engine.finish()
+        client.take_turns()
+    assert len(client.replies()) == 100
+
+
+def test_who_waits_for_its_turn_is_not_read_because_its_requests_were_answered() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine, limits=Limits(pipelined=0)).connect()
+    client.send(post(INFER, BODY) * 2 + CHUNKED + chunk(b" ") * 2_000, turns=False)
+    while engine.open:
+        engine.finish()
+    assert len(client.replies()) == 2
+    assert not client.transport.reading
+    client.take_turns()
+    assert client.transport.reading
+
+
+def test_a_client_that_leaves_while_it_waits_for_its_turn_is_not_read_again() -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.send(CHUNKED + chunk(b" ") * 8_000, turns=False)
+    client.transport.close()
+    client.take_turns()
+    assert not client.transport.reading
+    assert bench.server.buffered_bytes == 0
 
 
 def test_a_client_that_leaves_before_its_turn_is_not_answered() -> None:

@@ -209,8 +209,7 @@ class HttpConnection(HttpReader):
             self._server.soon(self._go_on)
         elif self._read_paused:
             self._read_paused = False
-            self._waited = True
-            self.transport.resume_reading()
+            self._resume_reading()
 
     def _go_on(self) -> None:
         """Others had their turn."""

@@ -11,8 +11,12 @@ take different ones of two would disagree on where a message ends. Trailers are 
 Limits. Each is checked before memory is taken for what it bounds: the head by bytes and fields as
 it comes in, the body by its announced length and by what really comes, what frames its pieces
 (sizes and extensions of chunks, trailers) like a head, since the parser puts a field together
-before it hands it on. A request that comes in crumbs is read ever more seldom, so that 1,100
-connections that send a byte now and then do not hold up the loop (`_note_crumb`).
+before it hands it on.
+
+Turns. The loop hands over up to 2 MB of one connection at once. Where that comes in many small
+pieces, such as chunks of a byte, others have their turn after each read (`_TURN_PIECES`). A request
+that comes in crumbs is read ever more seldom, so that 1,100 connections that send a byte now and
+then do not hold up the loop (`_note_crumb`).
 """
 
 from abc import abstractmethod
@@ -63,6 +67,10 @@ NEVER = float("inf")
 
 _BEGINNING_BYTES = 16
 """Of what is no HTTP/1.1, to say what it may be."""
+_TURN_PIECES = 1 << 10
+"""Of bodies, after which others have their turn."""
+_MESSAGE_PIECES = 16
+"""That a message takes as long as."""
 _CRUMB_BYTES = 64
 _CRUMBS_AT_ONCE = 4
 _DOZE_S, _DOUBLED_MOST = 0.4, 3
@@ -77,6 +85,7 @@ class HttpReader(TcpConnection):
     """The half of a connection that reads: what it has read is in `_queue`, in order."""
 
     __slots__ = (
+        "_awaits_turn",
         "_bare_bytes",
         "_crumbs",
         "_deaf",
@@ -86,6 +95,7 @@ class HttpReader(TcpConnection):
         "_incoming",
         "_limits",
         "_parser",
+        "_pieces",
         "_queue",
         "_read_paused",
         "_reading",
@@ -113,6 +123,11 @@ class HttpReader(TcpConnection):
         self._deaf = False
         """No more requests are read: the last response closes the connection."""
         self._read_paused = False
+        """Enough waits to be answered."""
+        self._pieces = 0
+        """That were read since others had their turn."""
+        self._awaits_turn = False
+        """It is read again after others had theirs."""
         self.deadline_s = server.tick_s + server.limits.idle_timeout_s
         self._crumbs = 0
         """Reads in a row that brought next to nothing of a request that is half sent."""
@@ -213,6 +228,21 @@ class HttpReader(TcpConnection):
         if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
             self._read_paused = True
             self.transport.pause_reading()
+        if self._pieces >= _TURN_PIECES and not (self._awaits_turn or self.transport.is_closing()):
+            self._awaits_turn = True
+            self.transport.pause_reading()
+            self._server.soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """Others had their turn."""
+        self._awaits_turn, self._pieces = False, 0
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        waits = self._awaits_turn or self._read_paused or self.wakes_s != NEVER
+        if not (waits or self.transport.is_closing()):
+            self._waited = True
+            self.transport.resume_reading()
 
     def _note_crumb(self) -> None:
         """Whoever sends a request byte by byte is read ever more seldom: a crowd of them would hold
@@ -226,9 +256,7 @@ class HttpReader(TcpConnection):
     def wake(self) -> None:
         """Read again."""
         self.wakes_s = NEVER
-        if not self.transport.is_closing() and not self._read_paused:
-            self._waited = True
-            self.transport.resume_reading()
+        self._resume_reading()
 
     # -- the parser's side ------------------------------------------------------------------
 
@@ -298,6 +326,7 @@ class HttpReader(TcpConnection):
 
     def on_body(self, piece: bytes) -> None:
         self._bare_bytes = 0
+        self._pieces += 1
         exchange = self._incoming
         body = exchange.body
         if not body:
@@ -328,6 +357,7 @@ class HttpReader(TcpConnection):
     def on_message_complete(self) -> None:
         if self._reading == OFFER:
             return
+        self._pieces += _MESSAGE_PIECES
         self._incoming.arrived_at_us = self.arrived_at_us
         self._queue.append(self._incoming)
         self._incoming = self._expect()

@@ -107,8 +107,7 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         early, self._early = b"".join(self._early), []
         if early:
             self.read(early)
-            self._waited = True
-            self.transport.resume_reading()
+            self._resume_reading()
 
     @abstractmethod
     def turn_away(self) -> bool:
@@ -141,6 +140,10 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
     @abstractmethod
     def read(self, data: bytes | memoryview) -> None:
         """What a known peer has sent; of the shared buffer, which is gone afterwards."""
+
+    @abstractmethod
+    def _resume_reading(self) -> None:
+        """Unless there is another reason not to read."""
 
     def has_unread(self) -> bool:
         """Whether something it has sent is still to be read: closing would reset the connection."""

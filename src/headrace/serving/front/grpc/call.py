@@ -207,7 +207,7 @@ class Call:
         self._last = _OK
         size = sum(map(_length, pieces))
         connection = self.connection
-        connection.answered += 1
+        connection.pace.answered += 1
         total = _PREFIX_BYTES + size
         if self._headed or total > connection.out.room(self):
             self._queue(pieces)
@@ -235,7 +235,7 @@ class Call:
         """The end, after what was sent; without effect when it is over."""
         if self.over or self._last is not None:
             return
-        self.connection.answered += 1
+        self.connection.pace.answered += 1
         self._last = _OK if status is ENDED_WELL else status.trailers()
         if not self._headed:
             self._headed = True

@@ -13,9 +13,9 @@ by its announced length, all messages together by `buffered_bytes`, calls by num
 Writing is `outgoing`'s. While the peer does not read what was written, nothing is read from it
 either: acknowledgements cannot pile up.
 
-Calls that are answered as they are read, such as five thousand health checks in one read, are so
-`_ANSWERED_AT_ONCE` at a time: then other connections have their turn, and nothing more is read
-until the rest was looked at.
+What much comes of in one read, such as five thousand health checks or a hundred thousand frames
+that ask for nothing, is worked off a little at a time: other connections have their turn in between
+(`pace`).
 
 Time. As in HTTP/1.1 each state has a deadline that `sweep` enforces: the preface, a message that
 is half sent, an answer that is not taken. A peer that is silent while it has calls open is
@@ -28,9 +28,6 @@ and when all calls are answered the client's end is awaited, up to `linger_timeo
 section 6.8):
 
     open ──GOAWAY(last)──▶ leaving ──no calls──▶ lingering ──the client closes──▶ closed
-
-A frame that costs its sender nothing and us something (PING, SETTINGS, RST_STREAM, PRIORITY, an
-empty DATA) is counted; more than `_CHEAP_FRAMES` between two sweeps end the connection.
 """
 
 import asyncio
@@ -41,6 +38,7 @@ from headrace.serving.front.grpc import frames
 from headrace.serving.front.grpc.call import RECEIVE_WINDOW, Call
 from headrace.serving.front.grpc.frames import Http2Error
 from headrace.serving.front.grpc.outgoing import Outgoing
+from headrace.serving.front.grpc.pace import Pace
 from headrace.serving.front.grpc.request_heads import HeadDecoder, MalformedError
 from headrace.serving.front.grpc.status import INVALID_ARGUMENT, Status, internal_error
 from headrace.serving.front.seats import STRANGER
@@ -51,9 +49,8 @@ if TYPE_CHECKING:
 
 _FRAME_BYTES = 1 << 16
 _CONNECTION_WINDOW = 16 << 20
-_CHEAP_FRAMES = 10_000
-_ANSWERED_AT_ONCE = 8
-"""Calls of one connection that are answered before others have their turn."""
+_COUNTED_APART = (frames.DATA, frames.HEADERS, frames.WINDOW_UPDATE)
+"""Kinds of frames that are not always cheap, see `pace`."""
 _PING_S = 20.0
 _PING = frames.frame(frames.PING, 0, 0, b"headrace")
 _NEVER = float("inf")
@@ -88,10 +85,8 @@ class Http2Connection(TcpConnection):
         """The highest stream that the client has opened."""
         self._leaving = False
         """The peer was told which call was its last here."""
-        self._cheap = 0
+        self.pace = Pace()
         self._pinged = False
-        self.answered = 0
-        """Calls that were answered in this turn, whether or not the peer takes the answers."""
         self._yielded = False
         """It goes on with `_rest` after others had their turn."""
 
@@ -142,7 +137,7 @@ class Http2Connection(TcpConnection):
 
     def _take_turn(self, data: bytes) -> None:
         corked = self.out.cork()
-        self.answered = 0
+        self.pace.answered = 0
         try:
             self._read(data)
         except Http2Error as error:
@@ -151,15 +146,17 @@ class Http2Connection(TcpConnection):
             self.out.uncork()
         if self._greeted and not (self._lingering or self.transport.is_closing()):
             self._set_deadline()
-        if self._yielded:
+        if self.pace.is_over and not self.out.closed:
+            self._yielded = True
             self.transport.pause_reading()
             self.server.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Others had their turn."""
-        if self.out.paused or not self._yielded:
+        if self.out.paused or not self._yielded or self.transport.is_closing():
             return
         self._yielded = False
+        self.pace.worked = 0
         data, self._rest = self._rest, b""
         self._take_turn(data)
         self._resume_reading()
@@ -207,7 +204,7 @@ class Http2Connection(TcpConnection):
 
     def sweep(self) -> None:
         """End what took too long, but for the connection itself."""
-        self._cheap = 0
+        self.pace.forgive()
         now_s = self.tick_s
         for call in [call for call in self.calls.values() if now_s > call.deadline_s]:
             if call.pending:
@@ -248,8 +245,8 @@ class Http2Connection(TcpConnection):
                 return
             self._greet()
             at = size
-        unpack = frames.HEADER.unpack_from
-        while end - at >= 9 and not self.out.closed and self.answered < _ANSWERED_AT_ONCE:
+        unpack, pace = frames.HEADER.unpack_from, self.pace
+        while end - at >= 9 and not (self.out.closed or pace.is_over):
             high, low, kind, flags, stream = unpack(data, at)
             length = high << 16 | low
             if length > _FRAME_BYTES:
@@ -257,12 +254,14 @@ class Http2Connection(TcpConnection):
             if end - at - 9 < length:
                 break
             at += 9 + length
+            pace.worked += 1
+            if kind not in _COUNTED_APART:
+                pace.count_cheap()
             if (self._block is not None) != (kind == frames.CONTINUATION):
                 raise Http2Error(frames.PROTOCOL_ERROR, "a header block is interrupted")
             if kind < len(_READERS):
                 _READERS[kind](self, flags, stream & frames.MAX_WINDOW, data[at - length : at])
         self._rest = data[at:]
-        self._yielded = self.answered >= _ANSWERED_AT_ONCE and end - at >= 9 and not self.out.closed
 
     def _on_data(self, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)
@@ -277,7 +276,7 @@ class Http2Connection(TcpConnection):
         call = self.calls.get(stream)
         if call is None or call.whole:
             self._check_known(stream)
-            self._count_cheap()
+            self.pace.count_cheap()
             return
         call.receive_window -= size
         if call.receive_window < 0:
@@ -294,12 +293,13 @@ class Http2Connection(TcpConnection):
         if payload:
             call.receive(payload)
         elif not ends:
-            self._count_cheap()
+            self.pace.count_cheap()
         if ends and not call.over:
             call.end_reading()
 
     def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
         payload = frames.unpadded(flags, payload)
+        self._check_block(payload)
         if flags & frames.END_HEADERS:
             self._on_head(stream, flags, payload)
         else:
@@ -309,16 +309,19 @@ class Http2Connection(TcpConnection):
         block = self._block
         if block is None or stream != self._block_of[0]:
             raise Http2Error(frames.PROTOCOL_ERROR, "a header block goes on that did not begin")
-        self._count_cheap()
         block += payload
-        if len(block) > self.limits.head_bytes:
-            raise Http2Error(frames.ENHANCE_YOUR_CALM, "the header block is too large")
+        self._check_block(block)
         if flags & frames.END_HEADERS:
             self._block = None
             self._on_head(stream, self._block_of[1], bytes(block))
 
+    def _check_block(self, block: bytes | bytearray) -> None:
+        if len(block) > self.limits.head_bytes:
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "the header block is too large")
+
     def _on_head(self, stream: int, flags: int, block: bytes) -> None:
         ends = bool(flags & frames.END_STREAM)
+        self.pace.worked += len(block) >> 6
         malformed = None
         try:
             headers = self._decoder.decode(block)
@@ -333,7 +336,7 @@ class Http2Connection(TcpConnection):
         if stream % 2 == 0:
             raise Http2Error(frames.PROTOCOL_ERROR, f"a client has no stream {stream}")
         if stream <= self._last:
-            self._count_cheap()
+            self.pace.count_cheap()
             return
         limits = self.limits
         most = limits.calls_of_strangers if self.standing == STRANGER else limits.calls
@@ -341,7 +344,7 @@ class Http2Connection(TcpConnection):
             # Those before the last are told of in GOAWAY; both let the client ask elsewhere.
             if not self._leaving:
                 self._last = stream
-            self._count_cheap()
+            self.pace.count_cheap()
             self.out.write(frames.reset(stream, frames.REFUSED_STREAM))
             return
         self._last = stream
@@ -360,7 +363,6 @@ class Http2Connection(TcpConnection):
         if len(payload) != 4:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes")
         self._check_known(stream)
-        self._count_cheap()
         call = self.calls.get(stream)
         if call is not None:
             self._abandon(call)
@@ -370,7 +372,9 @@ class Http2Connection(TcpConnection):
             raise Http2Error(frames.FRAME_SIZE_ERROR, "SETTINGS are not as they should be")
         if flags & frames.ACK:
             return
-        self._count_cheap()
+        entries = len(payload) // 6
+        self.pace.count_cheap(entries)
+        self.pace.worked += (entries + len(self.calls)) >> 3
         self.out.set(payload, self.calls.values())
         self.out.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self.out.flush_blocked()
@@ -379,14 +383,15 @@ class Http2Connection(TcpConnection):
         if stream or len(payload) != 8:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "PING has 8 bytes, on stream 0")
         if not flags & frames.ACK:
-            self._count_cheap()
             self.out.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _on_window_update(self, flags: int, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
+        self.pace.count_update(self.out.sent_bytes)
         more = frames.WORD.unpack(payload)[0] & frames.MAX_WINDOW
         if stream == 0:
+            self.pace.worked += len(self.calls) >> 3
             self.out.widen(more)
             return
         call = self.calls.get(stream)
@@ -401,7 +406,6 @@ class Http2Connection(TcpConnection):
 
     def _on_nothing(self, flags: int, stream: int, payload: bytes) -> None:
         """PRIORITY is none of ours; after GOAWAY the client ends the connection when it likes."""
-        self._count_cheap()
 
     def _on_promise(self, flags: int, stream: int, payload: bytes) -> None:
         raise Http2Error(frames.PROTOCOL_ERROR, "a client promises nothing")
@@ -409,11 +413,6 @@ class Http2Connection(TcpConnection):
     def _check_known(self, stream: int) -> None:
         if stream == 0 or (stream > self._last and not self._leaving):
             raise Http2Error(frames.PROTOCOL_ERROR, f"stream {stream} is not open")
-
-    def _count_cheap(self) -> None:
-        self._cheap += 1
-        if self._cheap > _CHEAP_FRAMES:
-            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
     # -- ends -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class Outgoing:
     __slots__ = (
         "_blocked",
         "_held",
+        "_opened",
         "call_window",
         "closed",
         "frame_bytes",
@@ -32,6 +33,8 @@ class Outgoing:
     def __init__(self) -> None:
         self.window = frames.DEFAULT_WINDOW
         """Bytes of all calls that the peer takes now."""
+        self._opened = self.window
+        """That it would take if nothing had been sent."""
         self.call_window = frames.DEFAULT_WINDOW
         """That a new call begins with."""
         self.frame_bytes = frames.DEFAULT_FRAME_BYTES
@@ -74,17 +77,20 @@ class Outgoing:
         Raises:
             Http2Error: it may not say so.
         """
+        call_window = self.call_window
         for number, value in frames.SETTING.iter_unpack(settings):
             if number == frames.INITIAL_WINDOW_SIZE:
                 if value > frames.MAX_WINDOW:
                     raise Http2Error(frames.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
-                for call in calls:
-                    call.send_window += value - self.call_window
-                self.call_window = value
+                call_window = value
             elif number == frames.MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MOST_FRAME_BYTES:
                     raise Http2Error(frames.PROTOCOL_ERROR, f"a frame size of {value}")
                 self.frame_bytes = min(value, 1 << 20)
+        if call_window != self.call_window:
+            for call in calls:
+                call.send_window += call_window - self.call_window
+            self.call_window = call_window
 
     def widen(self, more: int) -> None:
         """The peer takes so many bytes more, of all calls.
@@ -93,9 +99,15 @@ class Outgoing:
             Http2Error: none, or more than there can be.
         """
         self.window += more
+        self._opened += more
         if not more or self.window > frames.MAX_WINDOW:
             raise Http2Error(frames.FLOW_CONTROL_ERROR, f"a window grows by {more}")
         self.flush_blocked()
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of answers, in all."""
+        return self._opened - self.window
 
     def room(self, call: Call) -> int:
         """Bytes that a call may write now, in one frame."""

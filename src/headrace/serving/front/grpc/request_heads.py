@@ -6,6 +6,8 @@ table nor depends on anything else, so its meaning is kept until a block comes t
 it.
 """
 
+import re
+
 from hpack import Decoder, HPACKError
 
 from headrace.serving.front.grpc.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
@@ -28,6 +30,9 @@ _ONCE = frozenset(
 """Fields that decide how a call is read or who sent it: two of them are one too many."""
 _UNIT_US = {b"H": 3_600_000_000, b"M": 60_000_000, b"S": 1_000_000, b"m": 1_000, b"u": 1}
 _KEPT_MAX = 64
+_RESIZED_THRICE = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
+"""A block that begins with more changes of the table's size than ever are needed (RFC 7541, section
+4.2): they cost a byte each, and count for nothing in the list of fields, which is bounded."""
 
 
 class MalformedError(Exception):
@@ -61,6 +66,8 @@ class HeadDecoder:
         return kept
 
     def _read(self, block: bytes) -> Headers | MalformedError:
+        if _RESIZED_THRICE.match(block):
+            raise Http2Error(COMPRESSION_ERROR, "a header block changes the table's size thrice")
         try:
             fields = tuple(self._decoder.decode(block, raw=True))
         except HPACKError as error:
