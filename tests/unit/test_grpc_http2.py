@@ -1,5 +1,6 @@
 """HTTP/2 as gRPC's clients speak it, and as nobody should: frames, windows, limits, ends."""
 
+import gzip
 import random
 from collections.abc import Callable
 
@@ -394,6 +395,29 @@ def test_strangers_need_the_token_but_for_health() -> None:
     right = peer.call("ModelInfer", infer(), authorization="Bearer a-token-of-some-length")
     np.testing.assert_array_equal(answer_of(right), X[0] + 1)
     assert peer.call("ModelInfer", infer()).status == status.UNAUTHENTICATED
+
+
+def padded(size: int) -> bytes:
+    """A message of so many bytes, which has one field that nobody knows."""
+    return b"\x7a" + bytes(((size - 3) & 0x7F | 0x80, (size - 3) >> 7)) + bytes(size - 3)
+
+
+@pytest.mark.parametrize("token", ["a-token-of-some-length", "another"])
+@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", "/grpc.health.v1.Health/Check"])
+def test_what_is_open_takes_small_messages_from_anybody(token: str, method: str) -> None:
+    bench = GrpcBench(token="a-token-of-some-length")
+    peer = bench.connect(STRANGE).greet()
+    fields = {"authorization": f"Bearer {token}", "grpc_encoding": "gzip"}
+    assert peer.call(method, padded(4_096), **fields).status == status.OK
+
+    announced, unfolded = peer.open(method, **fields), peer.open(method, **fields)
+    peer.data(announced, prefixed(padded(4_097))[:5])
+    peer.data(unfolded, prefixed(gzip.compress(padded(4_097)), compressed=True), end=True)
+
+    for told in (peer.calls[announced], peer.calls[unfolded]):
+        assert told.status == status.RESOURCE_EXHAUSTED
+        assert "larger than 4096 bytes" in told.sentence
+    assert bench.server.buffered_bytes == 0
 
 
 def test_names_origins_and_proxies_are_checked_as_over_http() -> None:

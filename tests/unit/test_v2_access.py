@@ -52,6 +52,30 @@ def test_health_is_open(bench: Bench, path: str) -> None:
     assert status(bench, get(path)) == 200
 
 
+CHUNKED = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("token", [TOKEN, "another"])
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (get("/v2/health/ready", "Content-Length: 4096") + bytes(4096), 200),
+        (get("/v2/health/ready", "Content-Length: 4097"), 413),
+        (get("/v2/health/live?x", "Content-Length: 67108864", "Expect: 100-continue"), 413),
+        (CHUNKED + b"0\r\n\r\n", 200),
+        (CHUNKED + b"1000\r\n" + bytes(4096) + b"\r\n1\r\n0", 413),
+    ],
+    ids=["little", "announced", "asked for", "nothing in chunks", "in chunks"],
+)
+def test_what_is_open_takes_next_to_no_body_from_anybody(
+    token: str, sent: bytes, expected: int
+) -> None:
+    bench = Bench(token=TOKEN)
+    authorised = sent.replace(b"\r\n", b"\r\nAuthorization: Bearer %b\r\n" % token.encode(), 1)
+    assert status(bench, authorised) == expected
+    assert bench.server.buffered_bytes == 0
+
+
 def test_a_stranger_is_turned_away_before_its_body_is_read(bench: Bench) -> None:
     client = bench.connect(STRANGER)
     client.send(post("/v2/models/adder/infer", b"x" * 100_000)[:200])

@@ -19,6 +19,7 @@ from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import (
     Limits,
     Response,
+    body_too_large,
     internal_error,
     json_response,
     problem,
@@ -109,22 +110,27 @@ class Gateway:
 
     def admit(self, exchange: HttpExchange) -> Response | None:
         resource = self._resource(exchange.target)
+        opened = resource is not None and resource.open
         denial = deny(
             self._access,
             exchange.connection,
             exchange.headers.get(b"host", None if exchange.must_name_host else b"localhost"),
             exchange.headers,
-            needs_token=resource is None or not resource.open,
+            needs_token=not opened,
         )
         if denial is not None:
             header = b"WWW-Authenticate: Bearer\r\n" if denial.status == 401 else b""
             return problem(denial.status, denial.sentence, header)
         connection = exchange.connection
-        urgent = connection.standing != STRANGER or (resource is not None and resource.open)
+        urgent = connection.standing != STRANGER or opened
         if connection.in_reserve and not urgent:
             sentence = f"all {self._limits.connections} connections are in use"
             return problem(503, sentence, b"Retry-After: 1\r\n")
-        if resource is None and _announces_much(exchange.headers):
+        if opened:
+            exchange.body_bytes = most_bytes = self._limits.open_body_bytes
+            if _announced_bytes(exchange.headers) > most_bytes:
+                return body_too_large(most_bytes)
+        elif resource is None and _announces_much(exchange.headers):
             return self._nothing_here(exchange.target)
         return None if resource is None or resource.admit is None else resource.admit(exchange)
 
@@ -304,4 +310,8 @@ def _announces_much(headers: dict[bytes, bytes]) -> bool:
     """Whether a body is under way that is better not read at all."""
     if b"transfer-encoding" in headers:
         return True
-    return int(headers.get(b"content-length", b"0")) > _SMALL_BODY_BYTES
+    return _announced_bytes(headers) > _SMALL_BODY_BYTES
+
+
+def _announced_bytes(headers: dict[bytes, bytes]) -> int:
+    return int(headers.get(b"content-length", b"0"))

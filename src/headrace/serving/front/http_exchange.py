@@ -45,6 +45,8 @@ class HttpExchange(msgspec.Struct, eq=False):
     headers: dict[bytes, bytes] = {}
     """Lower-case names; a name sent twice is joined by commas."""
     body: Body = b""
+    body_bytes: int | None = None
+    """Most that it may have, where that is less than `Limits.body_bytes`."""
     arrived_at_us: int | None = None
     """When it reached this machine, microseconds of the loop's clock; None: just now."""
     keep_alive: bool = False

@@ -29,6 +29,8 @@ class Limits:
 
     body_bytes: int = 64 << 20
     """Of one request, as sent and after decompression."""
+    open_body_bytes: int = 4 << 10
+    """The same, of requests that need no token: probes send next to nothing."""
     buffered_bytes: int = 1 << 30
     """Of all bodies that the server holds at once."""
     json_bytes: int = 16 << 20
@@ -136,7 +138,7 @@ def check_head(
             return head_too_large(limits)
     length = headers.get(b"content-length")
     if length is not None and int(length) > limits.body_bytes:
-        return body_too_large(limits)
+        return body_too_large(limits.body_bytes)
     coding = headers.get(b"transfer-encoding")
     if coding is not None and coding.lower() != b"chunked":
         return problem(501, "the only transfer encoding known here is `chunked`")
@@ -180,6 +182,5 @@ def no_http(error: Exception, beginning: bytes) -> Response:
     return problem(400, f"this is not HTTP/1.1: {said}")
 
 
-def body_too_large(limits: Limits) -> Response:
-    sentence = f"the body is larger than {limits.body_bytes} bytes, the most this server takes"
-    return problem(413, sentence)
+def body_too_large(most_bytes: int) -> Response:
+    return problem(413, f"the body is larger than {most_bytes} bytes, the most that is taken here")

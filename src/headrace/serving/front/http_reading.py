@@ -343,8 +343,9 @@ class HttpReader(TcpConnection):
         """So many bytes more stand in `exchange.body`; a response where that is too much."""
         server, limits = self._server, self._limits
         server.buffered_bytes += count_bytes
-        if len(self._incoming.body) > limits.body_bytes:
-            return body_too_large(limits)
+        most_bytes = self._incoming.body_bytes or limits.body_bytes
+        if len(self._incoming.body) > most_bytes:
+            return body_too_large(most_bytes)
         if server.buffered_bytes > limits.buffered_bytes:
             return problem(
                 503,

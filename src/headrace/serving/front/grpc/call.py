@@ -57,6 +57,7 @@ class Call:
         "headers",
         "held_bytes",
         "id",
+        "message_bytes",
         "over",
         "paused",
         "pending",
@@ -83,6 +84,8 @@ class Call:
         self.paused = False
         """The handler has enough: the client's window is not opened again."""
         self.held_bytes = 0
+        self.message_bytes = connection.limits.body_bytes
+        """Most in one message, as sent and after decompression."""
         self.deadline_s = connection.tick_s + connection.limits.body_timeout_s
         self.receive_window = RECEIVE_WINDOW
         self.send_window = connection.out.call_window
@@ -146,9 +149,9 @@ class Call:
     def may_hold(self, size: int) -> bool:
         """Takes so many bytes more; False: it is refused, and over."""
         limits, server = self.connection.limits, self.connection.server
-        if max(size, self._needed) > limits.body_bytes:
-            sentence = f"the message is larger than {limits.body_bytes} bytes, the most"
-            self.finish(Status(RESOURCE_EXHAUSTED, f"{sentence} this server takes"))
+        if max(size, self._needed) > self.message_bytes:
+            sentence = f"the message is larger than {self.message_bytes} bytes, the most"
+            self.finish(Status(RESOURCE_EXHAUSTED, f"{sentence} that is taken here"))
         elif server.buffered_bytes + size > limits.buffered_bytes:
             sentence = f"the server holds {limits.buffered_bytes} bytes of requests already"
             pushback = ((b"grpc-retry-pushback-ms", b"1000"),)

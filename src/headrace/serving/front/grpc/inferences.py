@@ -156,7 +156,7 @@ class Inferences:
                 call.release(len(body))
                 then(plain)
 
-        self._aside(partial(inflate, body, encoding, self.limits.body_bytes), on_inflated)
+        self._aside(partial(inflate, body, encoding, call.message_bytes), on_inflated)
 
 
 class UnaryInference:

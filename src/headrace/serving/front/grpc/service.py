@@ -132,6 +132,8 @@ class GrpcService:
         denial = deny(self._access, connection, host, headers, needs_token=not opened)
         if denial is not None:
             return denied(denial)
+        if opened:
+            call.message_bytes = connection.limits.open_body_bytes
         if connection.in_reserve and not opened and connection.standing == STRANGER:
             return Status(UNAVAILABLE, "all connections are in use")
         if not _is_grpc(headers.get(b"content-type", b"")):
