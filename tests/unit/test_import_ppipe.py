@@ -87,6 +87,14 @@ def test_a_plan_that_breaks_our_rules_is_marked_as_unverified(tmp_path: Path) ->
     assert not (tmp_path / "out" / "plan.json").exists()
 
 
+def test_a_plan_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    plan = write_artifact(tmp_path)
+    plan.write_bytes(b'[{"config": {"gpu_name_arr": ["\xe9"]}}]')
+
+    with pytest.raises(DocumentError, match="is not a plan of PPipe's artifact"):
+        read_reference_plan(plan)
+
+
 def test_fractions_are_added_per_position_and_rounded_up() -> None:
     partitions = [("L", HALF, 3), ("L", HALF, 1)]
 

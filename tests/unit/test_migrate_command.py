@@ -4,6 +4,8 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
+from threading import Thread
 
 import msgspec
 import pytest
@@ -143,3 +145,25 @@ def test_a_simulated_migration_after_the_last_request_is_refused(
     offered = ("--rps", "10", "--duration-s", "4", "--arrivals", "uniform")
     code, _, err = run("simulate", str(plans[0]), "--migrate", str(plans[1]), *offered, "--at", "4")
     assert (code, "--at 4: no request comes from then on" in err) == (2, True)
+
+
+def test_an_answer_that_is_not_utf_8_is_none_of_headrace(
+    run: Run, plans: tuple[Path, Path], tmp_path: Path
+) -> None:
+    content = b'{"error": "\xe9"}'
+
+    class Stranger(StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(content))
+            self.wfile.write(content)
+
+    with UnixStreamServer(str(tmp_path / "socket"), Stranger) as server:
+        answering = Thread(target=server.handle_request)
+        answering.start()
+        code, _, err = run("migrate", str(plans[1]), "--admin-socket", str(tmp_path / "socket"))
+        answering.join()
+
+    assert code == 2
+    assert "does not answer as Headrace does" in err

@@ -167,6 +167,24 @@ def test_simulate_takes_the_times_of_the_rehearsal_and_says_so(run: Run, rehears
     assert p50_us(out) > 2 * p50_us(as_profiled)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b'{"plan_sha256": "\xe9"}', b'{"plan_sha256": "0', b'{"stages": ' + b"[" * 100_000],
+    ids=["no UTF-8", "cut short", "nested too deeply"],
+)
+def test_a_damaged_rehearsal_is_ignored_and_said_to_be(
+    run: Run, rehearsed: Path, content: bytes
+) -> None:
+    findings, _ = rehearsal_paths(rehearsed)
+    findings.write_bytes(content)
+
+    code, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
+
+    assert code == 0
+    assert err.count("is ignored, since it cannot be read as the findings of a rehearsal") == 1
+    assert "execution times" not in err
+
+
 def test_the_rehearsal_of_another_plan_is_left_alone(run: Run, rehearsed: Path) -> None:
     assert kept_rehearsal(rehearsed) is not None
 

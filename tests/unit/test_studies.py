@@ -205,11 +205,11 @@ def test_results_of_other_sources_are_not_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
-    for text in ("notes", '{"schema":"headrace.plan/1"}\n', "a\nb\n"):
-        (tmp_path / "kept").write_text(text)
+    for content in (b"notes", b'{"schema":"headrace.plan/1"}\n', b"a\nb\n", b'{"schema":"\xe9"}\n'):
+        (tmp_path / "kept").write_bytes(content)
         with pytest.raises(StudyError, match="holds no results of a study"):
             Kept(tmp_path / "kept", "1")
-        assert (tmp_path / "kept").read_text() == text
+        assert (tmp_path / "kept").read_bytes() == content
 
 
 def test_one_study_at_a_time_writes_a_file(tmp_path: Path) -> None:

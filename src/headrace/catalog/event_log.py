@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.whole_file import check_apart
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     AnyEvent,
@@ -279,7 +280,7 @@ def _header(numbered: tuple[int, bytes], path: Path) -> EventLogHeader:
     number, line = numbered
     try:
         header = msgspec.json.decode(line, type=EventLogHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise DocumentError(
             f"{path}:{number}: expected the header of a headrace.events/1 log: {error}"
         ) from error
@@ -297,7 +298,7 @@ def _events(
     for number, line in lines:
         try:
             event = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except JSON_ERRORS as error:
             raise DocumentError(f"{path}:{number}: expected an event: {error}") from error
         if not _refers_to(header, event):
             raise DocumentError(

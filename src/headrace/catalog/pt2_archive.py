@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.errors import ModelError
 
 MAX_JSON_BYTES = 2**29
@@ -127,7 +128,7 @@ def decode(path: Path, content: bytes, kind: type[Any], what: str) -> Any:
     """
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise ModelError(
             f"{path}: {what} is not as torch.export writes it ({str(error)[:200]}); export the"
             " model again"

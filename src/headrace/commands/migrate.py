@@ -83,6 +83,7 @@ def _ask(path: Path, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
     import msgspec
 
+    from headrace.domain.base import JSON_ERRORS
     from headrace.domain.errors import DocumentError
 
     connection = http.client.HTTPConnection("localhost", timeout=PATIENCE_S)
@@ -99,7 +100,7 @@ def _ask(path: Path, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             f"migrate: no answer from {path}: {error}\n"
             "  try    `headrace serve PLAN` first; --url or --admin-socket where it is another's"
         ) from error
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise DocumentError(f"migrate: {path} does not answer as Headrace does") from error
     finally:
         connection.close()

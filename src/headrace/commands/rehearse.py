@@ -161,19 +161,30 @@ def check_not_kept(path: Path, plan: Path) -> None:
 
 def kept_rehearsal(plan: Path) -> "Rehearsal | None":
     """The findings beside the plan, if they are of this very plan and the log beside them was
-    measured."""
+    measured; what cannot be read is said to be ignored."""
     import msgspec
 
     from headrace.catalog.documents import sha256_file
     from headrace.catalog.event_log import read_header
+    from headrace.domain.base import JSON_ERRORS
     from headrace.domain.errors import DocumentError
     from headrace.reporting.rehearsal import Rehearsal
 
     findings, events = rehearsal_paths(plan)
     try:
         found = msgspec.json.decode(findings.read_bytes(), type=Rehearsal)
+        if not events.exists():
+            return None
         is_measured = read_header(events).clock == "live"
-    except (OSError, msgspec.DecodeError, DocumentError):
+    except FileNotFoundError:
+        return None
+    except (OSError, *JSON_ERRORS, DocumentError) as error:
+        labelled(
+            "warning: ",
+            f"{findings} is ignored, since it cannot be read as the findings of a rehearsal:"
+            f" {error}",
+            "bold yellow",
+        )
         return None
     return found if is_measured and found.plan_sha256 == sha256_file(plan) else None
 
@@ -335,25 +346,22 @@ def warn(found: "Rehearsal") -> None:
         labelled("the rehearsal contradicts the plan: ", sentence, "bold yellow")
 
 
-def rehearsed_times(path: Path) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
-    """The event log beside the plan, for `simulate`; None where there is none of this very plan."""
+def rehearsed_times(
+    path: Path,
+) -> "tuple[tuple[EventLogHeader, list[AnyEvent]] | None, Mapping[str, float]]":
+    """For `simulate`: the event log beside the plan, and the findings' `levels`; (None, {}) where
+    there is no rehearsal of this very plan."""
     from headrace.catalog.event_log import read_event_log
 
-    if kept_rehearsal(path) is None:
-        return None
+    found = kept_rehearsal(path)
+    if found is None:
+        return None, {}
     _, events = rehearsal_paths(path)
     notices.print(
         f"execution times: those of the rehearsal in {events} (--profile-times: the profile's)",
         soft_wrap=True,
     )
-    return read_event_log(events, allow_cut_short=True)
-
-
-def rehearsed_levels(path: Path) -> dict[str, float]:
-    """How many times its profile each stage took, by MODEL/PIPELINE/NUMBER; empty where the plan
-    was not rehearsed."""
-    found = kept_rehearsal(path)
-    return {} if found is None else found.levels
+    return read_event_log(events, allow_cut_short=True), found.levels
 
 
 def _rates(rates_rps: dict[str, float]) -> str:

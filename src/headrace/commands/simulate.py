@@ -166,7 +166,7 @@ def simulate(
         offered_rates,
         offers_of,
     )
-    from headrace.commands.rehearse import check_not_kept, rehearsed_levels
+    from headrace.commands.rehearse import check_not_kept
     from headrace.commands.together import refuse_alone
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
@@ -191,6 +191,8 @@ def simulate(
         notices.print(explain_default(offers, rates), soft_wrap=True)
     load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
+    of_profile = profile_times or migrate is not None or bool(interference)
+    measured, levels = _times(plan, times, of_profile)
     asked = _Asked(
         plan=document,
         profiles=profiles,
@@ -199,10 +201,10 @@ def simulate(
         policy=given,
         jitter=jitter,
         seed=seed,
-        times=_times(plan, times, profile_times or migrate is not None or bool(interference)),
+        times=measured,
         slower=_slower(document, profiles, slower or (), slower_from_s, delay_ms),
         interference=_interference(interference or (), document, times, migrate),
-        levels={} if times or profile_times or migrate or interference else rehearsed_levels(plan),
+        levels=levels,
     )
     if migrate is not None and times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
@@ -349,14 +351,14 @@ def _of_apps(asked: _Asked) -> _Finished:
 
 def _times(
     plan: Path, given: Path | None, of_profile: bool
-) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
-    """The log that was given, else that of the plan's rehearsal, if there is one."""
+) -> "tuple[tuple[EventLogHeader, list[AnyEvent]] | None, Mapping[str, float]]":
+    """The log that was given, else that of the plan's rehearsal with its levels, if any."""
     from headrace.catalog.event_log import read_event_log
     from headrace.commands.rehearse import rehearsed_times
 
     if given is not None:
-        return read_event_log(given, allow_cut_short=True)
-    return None if of_profile else rehearsed_times(plan)
+        return read_event_log(given, allow_cut_short=True), {}
+    return (None, {}) if of_profile else rehearsed_times(plan)
 
 
 def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished:

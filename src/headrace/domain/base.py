@@ -28,6 +28,10 @@ RATES = f"a rate from {LEAST_RATE_RPS:g} to {MOST_RATE_RPS:g} requests/s"
 _FRACTION = re.compile(r"[0-9]{1,9}(/[0-9]{1,9}|\.[0-9]{1,9})?")
 
 
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is not the JSON asked for."""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the domain types. Documents are records too: what is in memory is what is on disk.
 

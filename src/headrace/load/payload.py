@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.catalog.array_files import why_unread
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.elements import joined
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.serving.front.grpc.messages import message
@@ -68,7 +69,7 @@ def decode_model_info(body: bytes) -> ModelInfo:
     """
     try:
         info = msgspec.json.decode(body, type=ModelInfo)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise ModelError(
             f"the server's metadata of the model is not understood: {error}"
         ) from error
@@ -89,7 +90,7 @@ def decode_index(body: bytes) -> list[str]:
     """
     try:
         return [entry.name for entry in msgspec.json.decode(body, type=list[_IndexEntry])]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise ModelError(f"the server's list of models is not understood: {error}") from error
 
 
@@ -179,7 +180,7 @@ def _parameter(body: bytes, name: str) -> str:
 def _config(body: bytes) -> _ModelConfig:
     try:
         return msgspec.json.decode(body, type=_ModelConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         return _ModelConfig()  # another server's own format: it states nothing that we know
 
 

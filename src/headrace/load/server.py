@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.load.client import Connection, ConnectionPool, SentRequest, parse_url
 from headrace.load.grpc_client import SERVICE, GrpcConnection, document_of, header_block
 from headrace.load.options import ClientTls, LoadError, LoadOptions
@@ -182,6 +183,6 @@ def refusal_of(exchange: SentRequest) -> tuple[str, str]:
     """(reason, message) of a response that is no result."""
     try:
         said = msgspec.json.decode(exchange.body, type=_ServerError)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         said = _ServerError(error=exchange.body[:200].decode("latin-1"))
     return said.reason[:64] or f"http-{exchange.status}", said.error[:500]

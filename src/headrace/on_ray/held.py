@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.errors import ClusterError
 
 logger = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class HeldProcess:
     def _heard(self, line: str) -> None:
         try:
             said = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+        except JSON_ERRORS:
             said = None
         if isinstance(said, dict) and said.get("ready") is True:
             with self._changed:

@@ -7,7 +7,7 @@ import msgspec
 
 from headrace.catalog.source import read_bounded
 from headrace.catalog.whole_file import whole_file
-from headrace.domain.base import decode_fraction, encode_fraction
+from headrace.domain.base import JSON_ERRORS, decode_fraction, encode_fraction
 from headrace.domain.errors import DocumentError
 from headrace.profiling.interference import Measurements, SideBySide
 
@@ -32,5 +32,5 @@ def read_pairs(path: Path) -> list[SideBySide]:
     hook: Any = decode_fraction
     try:
         return msgspec.json.decode(content, type=list[SideBySide], dec_hook=hook)
-    except (msgspec.DecodeError, ValueError) as error:
+    except JSON_ERRORS as error:
         raise DocumentError(f"{path}: is no file of measured pairs: {error}") from error

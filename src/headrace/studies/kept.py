@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from headrace.domain.base import Record
+from headrace.domain.base import JSON_ERRORS, Record
 from headrace.domain.errors import StudyError
 from headrace.studies.calls import Call, Outcome
 
@@ -98,7 +98,7 @@ class Kept:
         try:
             header = msgspec.json.decode(lines[0], type=_Header)
             found = [msgspec.json.decode(line, type=_Line) for line in lines[1:]]
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             raise StudyError(_other_kind(path)) from error
         if header.schema != SCHEMA:
             raise StudyError(_other_kind(path))

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from headrace.catalog.source import read_bounded
-from headrace.domain.base import Record
+from headrace.domain.base import JSON_ERRORS, Record
 from headrace.domain.errors import DocumentError
 
 PLAN_NAME = re.compile(
@@ -159,7 +159,7 @@ def read_reference_plan(path: Path) -> ReferencePlan:
         )
     try:
         entries = msgspec.json.decode(read_bounded(path), type=list[_Entry])
-    except msgspec.DecodeError as error:
+    except JSON_ERRORS as error:
         raise DocumentError(f"{path}: is not a plan of PPipe's artifact: {error}") from error
     counts = [int(count) for count in named["counts"].split("-")]
     weights = [float(w) for w in named["weights"].split("-")] if named["weights"] else [1.0]

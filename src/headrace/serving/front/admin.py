@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.dispatch.changes.migration import How
-from headrace.domain.base import Record
+from headrace.domain.base import JSON_ERRORS, Record
 from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.access import default_token_path
@@ -34,7 +34,6 @@ from headrace.serving.front.http_messages import (
 )
 from headrace.serving.front.http_server import HttpServer
 from headrace.serving.front.seats import OWNER, Peer
-from headrace.serving.front.v2_tensors import JSON_ERRORS
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.core.repository import ALWAYS_LOADED, NO_UNLOADING, NOT_THE_OWNER
@@ -27,7 +28,6 @@ from headrace.serving.front.http_messages import (
 from headrace.serving.front.inferences import Aside, InferenceHandler, Later
 from headrace.serving.front.prometheus import Exposition
 from headrace.serving.front.seats import OWNER, STRANGER
-from headrace.serving.front.v2_tensors import JSON_ERRORS
 
 _SMALL_BODY_BYTES = 1 << 16
 _UNSERVED = {

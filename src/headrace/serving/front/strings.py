@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.elements import LENGTH, pack, raw
 from headrace.serving.core.signature import (
     GivenTensor,
@@ -23,7 +24,7 @@ from headrace.serving.core.signature import (
     quoted,
     shape_text,
 )
-from headrace.serving.front.v2_tensors import JSON_ERRORS, flatten, list_decoder
+from headrace.serving.front.v2_tensors import flatten, list_decoder
 
 
 def split(tensor: GivenTensor, data: memoryview) -> list[bytes]:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.base import JSON_ERRORS
 from headrace.domain.elements import raw
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import (
@@ -23,8 +24,6 @@ from headrace.serving.core.signature import (
     shape_text,
 )
 
-JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is not the JSON asked for."""
 _FEW = 128
 """So many floats are compared sooner one by one than numpy is asked to look out for them."""
 
