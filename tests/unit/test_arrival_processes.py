@@ -146,6 +146,19 @@ def test_lines_of_counts_continue_the_trace(tmp_path: Path) -> None:
     assert trace.counts.tolist() == [3.0, 4.0, 5.0, 60.0, 70.0, 8.0]
 
 
+def test_counts_below_rps_may_stand_one_on_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "counts.txt"
+    path.write_text("rps\r\n3\n4 5\n")
+
+    trace = read_trace(path)
+
+    assert isinstance(trace, RecordedCounts)
+    assert trace.counts.tolist() == [3.0, 4.0, 5.0]
+    path.write_text("rps\n3\n4.5\n")
+    with pytest.raises(DocumentError, match=r"counts\.txt:3: expected requests per second"):
+        read_trace(path)
+
+
 def test_what_is_no_count_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "counts.txt"
     for content in ("3 4 5\n6 7\nrubbish\n", "3 4 5\n\n1.5 2\n", "3 4\n5 6\n-7 8\n"):

@@ -132,7 +132,9 @@ def test_a_files_rate_is_its_own_unless_one_is_given(tmp_path: Path) -> None:
     ("content", "line", "complaint"),
     [
         ("1.0\nsoon\n", 2, "expected a number"),
-        ("1.0\n0.5\n", 2, "sort the file"),
+        ("1.0\n0.5\n", 2, "sort the file by time$"),
+        ("at_s\n55\n52\n", 3, "sort the file by time$"),
+        ("55\n52\n", 2, "sort the file by time; above requests per second, add a line `rps`$"),
         ("1.0\nnan\n", 2, "expected a number"),
         ("1.0\ninf\n", 2, "expected a number"),
         ("-1\n", 1, "expected a number"),

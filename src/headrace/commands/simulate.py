@@ -57,7 +57,8 @@ ArrivalsOption = Annotated[
         " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
         " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
         " timeout_ms, priority, sizes, items; or a trace: MAF 2019, MAF 2021, or requests per"
-        " second, blanks or line ends between. Stretched to the rate if one is given.",
+        " second, blanks or line ends between, at least two on the first line, or below a line"
+        " `rps`. Stretched to the rate if one is given.",
     ),
 ]
 PolicyOption = Annotated[

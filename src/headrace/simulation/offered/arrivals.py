@@ -28,7 +28,7 @@ from headrace.simulation.offered.processes import (
     process_named,
     uniform_us,
 )
-from headrace.simulation.offered.traces import read_trace
+from headrace.simulation.offered.traces import COUNTS_BELOW, read_trace
 
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE = 1 << 16
@@ -171,6 +171,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
 
 def _parsed(lines: Iterator[str], path: Path, models: Sequence[str]) -> Iterator[Arrival]:
     columns: tuple[str, ...] | None = None
+    plain = False
     previous_us, count = 0, 0
     for number, text in enumerate(lines, start=1):
         where = f"{path}:{number}"
@@ -181,14 +182,16 @@ def _parsed(lines: Iterator[str], path: Path, models: Sequence[str]) -> Iterator
             columns = _header(cells, where)
             if columns is not None:
                 continue
-            columns = ("at_s",)
+            columns, plain = ("at_s",), True
         if len(cells) != len(columns):
             raise DocumentError(f"{where}: expected {len(columns)} columns, got {len(cells)}")
         arrival = _arrival(dict(zip(columns, cells, strict=True)), models, where)
         if arrival.at_us < previous_us:
+            whole = plain and not (arrival.at_us % 1_000_000 or previous_us % 1_000_000)
             raise DocumentError(
                 f"{where}: {arrival.at_us} us lies before the {previous_us} us of the line above;"
                 " sort the file by time"
+                + (f"; above requests per second, add a line `{COUNTS_BELOW}`" if whole else "")
             )
         previous_us, count = arrival.at_us, count + 1
         if count > MAX_ARRIVALS:
@@ -214,8 +217,8 @@ def _header(cells: list[str], where: str) -> tuple[str, ...] | None:
     if unknown or len(set(cells)) != len(cells) or ("at_us" in cells) == ("at_s" in cells):
         raise DocumentError(
             f"{where}: expected a header of `at_us` or `at_s` and optionally model, timeout_ms,"
-            " priority, sizes, items, each once, or a plain number of seconds;"
-            f" got {','.join(cells)!r}"
+            " priority, sizes, items, each once, or a plain number of seconds, or"
+            f" `{COUNTS_BELOW}` alone on the first line; got {','.join(cells)!r}"
         )
     return tuple(cells)
 

@@ -4,6 +4,8 @@ MAF 2021   app,func,end_timestamp,duration     one row per invocation: gaps are 
 MAF 2019   HashOwner,…,1,2,…,1440              invocations per minute: Poisson within a minute
 counts     52 55 48 …                          requests per second, blanks between: Poisson within;
                                                further lines continue the first
+           rps                                 the same: a first line of only one number would be
+                                               an instant, so counts may stand below this word
 
 Files may be gzipped. MAF are the Azure Functions traces of Microsoft's public dataset.
 """
@@ -36,6 +38,8 @@ from headrace.simulation.offered.processes import (
 MAX_TRACE_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 26
 MAF_2021 = ["app", "func", "end_timestamp", "duration"]
+COUNTS_BELOW = "rps"
+"""The first line of a file of requests per second, in lines of any length."""
 
 _MINUTE = re.compile(r"(?:minute_)?(\d+)")
 _COUNTS = re.compile(r"\s*\d+(?:[ \t]+\d+)+\s*")
@@ -127,6 +131,8 @@ def read_trace(path: Path) -> Trace | None:
                 return _gaps(path, _invocations(path, csv.reader(lines)))
             if len(cells) > 3 and "HashFunction" in cells:
                 return _counts(path, _minutes(path, cells, csv.reader(lines)), 60.0)
+            if first.strip() == COUNTS_BELOW:
+                return _counts(path, _seconds(path, chain([""], lines)), 1.0)
             if _COUNTS.fullmatch(first):
                 return _counts(path, _seconds(path, chain([first], lines)), 1.0)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
