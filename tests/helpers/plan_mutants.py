@@ -63,6 +63,10 @@ def twice(index: int) -> Change:
     return lambda items: (*items, items[index])
 
 
+def and_an_app_named(name: str) -> Change:
+    return lambda claims: (*claims, edited(claims[0], ("app", "name"), to(name)))
+
+
 def fields(**new: Any) -> Change:
     return lambda record: replace(record, **new)
 
@@ -128,6 +132,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("demands", "single", ("options", "model_margins"), to({"other": 0.1})),
     Mutant("demands", "together", ("options", "module_headroom"), to({"app.other": 0.1})),
     Mutant("names", "together", ("apps",), twice(0)),
+    Mutant("names", "together", ("apps", 0, "app", "name"), to("big")),
+    Mutant("names", "together", ("apps",), and_an_app_named("app.first")),
     Mutant("demands", "provisioned", ("demands", 0, "model"), to("other")),
     Mutant("pool", "provisioned", (*STAGE, "pool"), without(0)),
     Mutant("demands", "several", ("deployments",), without(1)),

@@ -14,6 +14,7 @@ from headrace.catalog.documents import read_plan, read_problem
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.commands.offer import offers_of
 from headrace.dispatch.policies import policy_for
+from headrace.domain.app import App
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Problem
 from headrace.planning import solve
@@ -219,6 +220,27 @@ def test_an_app_and_a_model_of_one_name_are_refused(problem: Problem) -> None:
     [app] = problem.apps
     with pytest.raises(DocumentError, match="clients could not tell them apart"):
         replace(problem, apps=(replace(app, name="rank"),))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("ocr: fast", "ocr.fast: read", "module 'fast' of app 'ocr' and app 'ocr.fast'"),
+        ("a.b: c", "a: b.c", "module 'c' of app 'a.b' and module 'b.c' of app 'a'"),
+        ("ocr: fast", "ocr: read", "app 'ocr' and app 'ocr'"),
+    ],
+)
+def test_two_apps_or_modules_of_one_name_are_refused(
+    problem: Problem, one: str, other: str, both: str
+) -> None:
+    [app] = problem.apps
+
+    def named(text: str) -> App:
+        name, module = text.split(": ")
+        return replace(app, name=name, modules=(replace(app.modules[0], name=module),), edges=())
+
+    with pytest.raises(DocumentError, match=f"{both} are both named"):
+        replace(problem, apps=(named(one), named(other)))
 
 
 def test_a_search_that_ends_early_says_how_far_it_may_be_from_the_least(problem: Problem) -> None:

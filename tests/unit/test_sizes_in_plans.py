@@ -115,9 +115,18 @@ def test_buckets_share_slots_and_have_their_own_times_and_queue() -> None:
 
 
 def test_a_bucket_may_not_be_named_as_another_model() -> None:
-    problem = make_problem([sized_profile(), make_profile("text.64")], nodes={"n": {"a": 4}})
+    taken = make_profile("text.64")
+    said = r"size 64 of model 'text' and model 'text\.64' are both named 'text\.64'"
+    with pytest.raises(DocumentError, match=said):
+        make_problem([sized_profile(), taken], nodes={"n": {"a": 4}})
+
+    problem = make_problem([sized_profile(), make_profile("other")], nodes={"n": {"a": 4}})
+    plan, profiles = planned(problem), {**problem.profiles, "text.64": taken}
+    two = replace(plan, demands=(plan.demands[0], replace(plan.demands[1], model="text.64")))
+    [found] = [each for each in verify(two, profiles) if each.check == "names"]
+    assert found.available == "size 64 of model 'text' and model 'text.64'"
     with pytest.raises(PlanError, match=r"'text\.64' is both a model and a bucket"):
-        by_bucket(planned(problem), problem.profiles)
+        by_bucket(plan, profiles)
 
 
 def test_shares_must_name_sizes_that_were_profiled() -> None:

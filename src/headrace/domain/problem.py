@@ -1,7 +1,7 @@
 """What the user asks: these models, these objectives, on this cluster."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Literal
 
@@ -20,7 +20,7 @@ from headrace.domain.base import (
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
-from headrace.domain.profile import Profile, size_text
+from headrace.domain.profile import Profile, bucket_name, size_text
 
 Objective = Literal["throughput", "max-min", "least-cost", "least-devices"]
 
@@ -299,7 +299,7 @@ class Problem(Record, frozen=True, kw_only=True):
             raise DocumentError("problem: has nothing to serve; add `models`, or `apps`")
         if len(set(models)) != len(models):
             raise DocumentError(f"problem: needs one demand per model, got {models}")
-        _check_apps(self.apps, models)
+        _check_names(self)
         models += [module.model for app in self.apps for module in app.modules]
         for model in models:
             if model not in self.profiles:
@@ -377,14 +377,34 @@ def _check_shapes(demand: Demand, profile: Profile) -> None:
         )
 
 
-def _check_apps(apps: tuple[App, ...], models: list[str]) -> None:
-    names = [app.name for app in apps]
-    if len(set(names)) != len(names):
-        raise DocumentError(f"problem: two apps are named alike: {names}")
-    known = [*names, *(f"{app.name}.{module.name}" for app in apps for module in app.modules)]
-    for name in known:
-        if name in models:
+def names_of(
+    demands: Iterable[Demand], apps: Iterable[App], profiles: Mapping[str, Profile]
+) -> Iterator[tuple[str, str]]:
+    """What clients, metrics and reports call everything that is served: (name, whose it is) of
+    models on their own and of their sizes, of apps and of their modules."""
+    for demand in demands:
+        yield demand.model, f"model {demand.model!r}"
+        profile = profiles.get(demand.model)
+        for sizes in profile.all_sizes if profile and profile.dimensions else ():
+            name = bucket_name(demand.model, sizes)
+            yield name, f"size {size_text(sizes)} of model {demand.model!r}"
+    for app in apps:
+        yield app.name, f"app {app.name!r}"
+        for module in app.modules:
+            yield f"{app.name}.{module.name}", f"module {module.name!r} of app {app.name!r}"
+
+
+def _check_names(problem: Problem) -> None:
+    """
+    Raises:
+        DocumentError: two of what is served have one name.
+    """
+    owners: dict[str, str] = {}
+    for name, owner in names_of(problem.demands, problem.apps, problem.profiles):
+        if name in owners:
             raise DocumentError(
-                f"problem: an app or module and a model are both named {name!r}; clients could not"
-                " tell them apart"
+                f"problem: {owners[name]} and {owner} are both named {name!r}; clients could not"
+                " tell them apart, nor could metrics and reports\n"
+                "  try       another `name` for one of them"
             )
+        owners[name] = owner

@@ -96,11 +96,6 @@ def _check_apps_alone(case: Case, total: float) -> None:
 
 
 def _check_deployed(case: Case) -> None:
-    names = Counter(claim.app.name for claim in case.plan.apps)
-    names.update(demand.model for demand in case.plan.demands)
-    for name, count in names.items():
-        if count > 1:
-            case.report("names", name, "apps, and models beside them, of this name", 1, count)
     deployed = Counter((d.app, d.module) for d in case.plan.deployments if d.app)
     asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
     for app, module in sorted(asked | set(deployed), key=str):

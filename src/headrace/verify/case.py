@@ -16,7 +16,7 @@ SLOWDOWN_MAX = 1e6
 CHECKS: Mapping[str, str] = {
     "demands": "every demand is deployed once, with its SLO",
     "profiles": "every model has its profile, named with its hash",
-    "names": "slots, and the pipelines of a model, are named apart",
+    "names": "slots, the pipelines of a model, and all that is served, are named apart",
     "served": "every model has pipelines, or every one depths",
     "depth": "stage counts lie within min_stages and max_stages; depths are 1, 2, ..., max_depth",
     "blocks": "the stages of a pipeline cover all blocks once, in order",

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import floor
 
 from headrace.domain.plan import Slot, Stage, Tenant
-from headrace.domain.problem import Demand, Items
+from headrace.domain.problem import Demand, Items, names_of
 from headrace.verify.case import Case, PlannedPipeline
 from headrace.verify.starts import check_helper, check_provision
 
@@ -136,6 +136,15 @@ def _check_names(case: Case) -> None:
         for name, count in Counter(names).items():
             if count > 1 or not name:
                 case.report("names", where, f"name {name!r}", 1, count)
+    owners: dict[str, list[str]] = {}
+    apps = (claim.app for claim in case.plan.apps)
+    # A model that is asked for twice is reported as that.
+    for name, owner in names_of(case.demands.values(), apps, case.profiles):
+        owners.setdefault(name, []).append(owner)
+    for name, found in owners.items():
+        if len(found) > 1:
+            what = "things served under this name"
+            case.report("names", name, what, "one", " and ".join(found))
 
 
 def _check_depth(case: Case, planned: PlannedPipeline) -> None:
