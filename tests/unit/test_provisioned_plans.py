@@ -15,6 +15,7 @@ from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.domain.profile import Profile
+from headrace.executors.table import kind_for
 from headrace.metrics import run_report
 from headrace.planning import solve
 from headrace.simulation.offered.arrivals import Arrival
@@ -66,6 +67,14 @@ def test_every_model_is_planned_on_every_device_and_every_claim_holds(provision:
     helped = {model.start is not None and model.start.uses_helper for model in topology.models}
     assert topology.links == (0, 1)
     assert (topology.helpers == (1, 0)) == (provision == "exact+pt") == (True in helped)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu-fast"])
+def test_a_core_is_not_said_to_execute_while_it_loads(device: str) -> None:
+    with pytest.raises(DocumentError, match=r"copy_stream: its slots are cores(.|\n)*without it"):
+        DeviceType(name=device, memory_bytes=MEMORY, copy_stream=True)
+    assert kind_for(device, "auto") == "onnx"
+    assert DeviceType(name="gpu", copy_stream=True).copy_stream
 
 
 @pytest.mark.parametrize("copy_stream", [False, True])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from fractions import Fraction
 
 import msgspec
@@ -10,6 +11,9 @@ from headrace.domain.base import Record, is_name
 from headrace.domain.errors import DocumentError
 
 WHOLE = Fraction(1)
+
+CORE_TYPES = "cpu*"
+"""A pattern of names: device types whose slots are cores of the machine that serves them."""
 
 LEAST_UTILISATION = 1e-3
 """Less is no part of a device to plan with."""
@@ -36,8 +40,8 @@ class DeviceType(Record, frozen=True, kw_only=True):
     price_per_hour: float | None = None
     memory_bytes: int | None = None
     copy_stream: bool = False
-    """Weights are copied to it while it executes, as to a GPU. False: a start of a model that is
-    not in its memory takes it whole, from the first copy on."""
+    """Weights are copied to it while it executes, as to a GPU; never to a core. False: a start of a
+    model that is not in its memory takes it whole, from the first copy on."""
     devices_per_link: int = 1
     """With a copy stream: how many devices of a node share one link to host memory, as GPUs behind
     one PCIe switch do: the first so many of them by index, the next, and so on."""
@@ -68,6 +72,13 @@ class DeviceType(Record, frozen=True, kw_only=True):
             )
         if self.cores < 1:
             raise DocumentError(f"device type {self.name!r}: cores {self.cores} must be at least 1")
+        if self.copy_stream and fnmatchcase(self.name, CORE_TYPES):
+            raise DocumentError(
+                f"device type {self.name!r}: copy_stream: its slots are cores, and a core that"
+                " loads weights does not execute meanwhile\n"
+                "  try       without it; or, where it stands for an accelerator that is emulated, a"
+                f" name that is not {CORE_TYPES}"
+            )
         if self.devices_per_link < 1:
             raise DocumentError(
                 f"device type {self.name!r}: devices_per_link {self.devices_per_link} must be at"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.catalog.shared_weights import SharedWeightsMaker
 from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
+from headrace.domain.cluster import CORE_TYPES
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import ModelFormat
@@ -380,7 +381,7 @@ def core_kind(
     """A kind whose slot is a core of a processor, or several, and which computes on as many
     threads."""
     return ExecutorKind(
-        device_types=("cpu*",),
+        device_types=(CORE_TYPES,),
         formats=formats,
         slot_is="core",
         open=open,
