@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.domain.plan import MachineLoad, Pipeline, Plan, Tenant
+from headrace.domain.plan import Deployment, MachineLoad, Pipeline, Plan, Tenant
 from headrace.domain.problem import Items
 from helpers.verified_plans import SHAPES
 
@@ -65,6 +65,33 @@ def twice(index: int) -> Change:
 
 def and_an_app_named(name: str) -> Change:
     return lambda claims: (*claims, edited(claims[0], ("app", "name"), to(name)))
+
+
+def as_fast(factor: float) -> Change:
+    """A pipeline, and its stages."""
+
+    def change(pipeline: Pipeline) -> Pipeline:
+        stages = (edited(each, ("throughput_rps",), times(factor)) for each in pipeline.stages)
+        rps = factor * pipeline.throughput_rps
+        return replace(pipeline, stages=tuple(stages), throughput_rps=rps)
+
+    return change
+
+
+def all_as_fast(factor: float) -> Change:
+    """All deployments, and their pipelines."""
+
+    def change(deployments: tuple[Deployment, ...]) -> tuple[Deployment, ...]:
+        return tuple(
+            replace(
+                each,
+                pipelines=tuple(map(as_fast(factor), each.pipelines)),
+                throughput_rps=factor * each.throughput_rps,
+            )
+            for each in deployments
+        )
+
+    return change
 
 
 def fields(**new: Any) -> Change:
@@ -355,6 +382,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("rates", "malleable", ("demands", 1, "rate_rps"), to(1_000.0)),
     Mutant("cost", "malleable", ("cost_per_hour",), plus(-0.5)),
     Mutant("claims", "malleable", ("binding",), swapped("2 of 'a'", "4 of 'a'")),
+    Mutant("claims", "provisioned", ("binding",), swapped("33.3%", "0.1%")),
+    Mutant("claims", "provisioned", ("binding",), swapped("33.3%", "33.4%")),
+    Mutant("claims", "provisioned", ("binding",), swapped("on gpu", "on tpu")),
     Mutant("claims", "malleable", ("binding",), swapped("of at most 87", "of at most 86")),
     # More models than memory
     Mutant("start", "provisioned", (*START, "start_us"), plus(-1)),
@@ -376,6 +406,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("transfer", "provisioned", (*STAGE, "transfer_us"), plus(1)),
     Mutant("slo", "provisioned", (*DEPLOYMENT, "budget_us"), to(2_000)),
     Mutant("throughput", "provisioned", (*STAGE, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "provisioned", PIPELINE, as_fast(10.0)),
+    Mutant("throughput", "provisioned", ("deployments",), all_as_fast(0.5)),
+    Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), times(0.999)),
     Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
     Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), to(math.nan)),
     Mutant("throughput", "provisioned", (*GPU, "max_utilisation"), to(0.5)),

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -67,6 +68,39 @@ def test_every_model_is_planned_on_every_device_and_every_claim_holds(provision:
     helped = {model.start is not None and model.start.uses_helper for model in topology.models}
     assert topology.links == (0, 1)
     assert (topology.helpers == (1, 0)) == (provision == "exact+pt") == (True in helped)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"objective": "throughput"},
+        {"objective": "least-devices"},
+        {"rate_headroom": 0.3},
+        {"carried_parts": {"m0": 0.5, "m3": 0.25}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("gateway_us", [0, 900])
+@pytest.mark.parametrize("stated_rates", [False, True])
+def test_what_slots_carry_is_recomputed_as_it_was_planned(
+    options: dict[str, Any], gateway_us: int, stated_rates: bool
+) -> None:
+    """The gateway passes on less of what slots carry where it takes 900 us."""
+    base = problem()
+    stated_rates |= options.get("objective") == "least-devices"
+    of = problem(
+        options=replace(base.options, **options),
+        demands=tuple(
+            replace(demand, weight=1.0 + i, rate_rps=20.0 + i if stated_rates else None)
+            for i, demand in enumerate(base.demands)
+        ),
+        profiles={
+            name: replace(profile, gateway_us=gateway_us, batch_overhead_us=50)
+            for name, profile in base.profiles.items()
+        },
+    )
+    assert verify(planned(of), of.profiles) == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu-fast"])

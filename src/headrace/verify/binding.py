@@ -161,6 +161,20 @@ def _beyond_slo(case: Case, stated: tuple[str, ...]) -> str | None:
     return f"{items:,} of {allowed:,} items of model {model!r}"
 
 
+def _starts(case: Case, stated: tuple[str, ...]) -> str | None:
+    """By each `cold_share`, which is recomputed with the rest of its deployment."""
+    devices, percent = stated
+    used = ", ".join(sorted({stage.device for each in case.pipelines for stage in each.stages}))
+    asked = [each for each in case.plan.deployments if each.model in case.demands]
+    rates = [case.proportion_of(case.demands[each.model]) for each in asked]
+    starts = sum(rate * (each.cold_share or 0.0) for rate, each in zip(rates, asked, strict=True))
+    part = starts / sum(rates) if rates else 0.0
+    # Whatever way a tie is rounded.
+    if devices == used and abs(float(percent) - 100 * part) <= 0.05 + 1e-9:
+        return None
+    return f"{part:.1%} of requests are starts, on {used}"
+
+
 _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
     (re.compile(r"all (\d+) of type '([^']*)'"), _all_used),
     (re.compile(r"what is left of ('[^;]*') forms no further"), _left),
@@ -179,8 +193,15 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
     (re.compile(r"the stock: ([^;]*)"), _stock),
     (re.compile(r"held all the time \(([^)]*)\)"), _slots),
     (
+        re.compile(
+            r"the slots on (.*?), or of their links: (\d+(?:\.\d+)?)% of requests are expected"
+        ),
+        _starts,
+    ),
+    (
         re.compile(r"'([^']*)' with more than (\S+) items \(of at most (\S+)\) miss"),
         _beyond_slo,
     ),
 )
-"""The forms of `planning.common.binding`, `apps.planner`, `depths.planner`, and their checks."""
+"""The forms of `planning.common.binding`, `apps.planner`, `depths.planner` and `provisioning.many`,
+and their checks."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.domain.base import Record
 from headrace.domain.cluster import DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
-from headrace.domain.problem import Demand
+from headrace.domain.problem import LEAST_WEIGHT, MOST_WEIGHT, Demand
 from headrace.domain.profile import Profile
 
 SLOWDOWN_MAX = 1e6
@@ -136,6 +136,14 @@ class Case:
         if self.plan.apps and planned.deployment.app:
             return None
         return self.demands.get(planned.model)
+
+    def proportion_of(self, demand: Demand) -> float:
+        """What requests come in proportion to: rates where they are stated, else weights over the
+        parts of what they are promised that models are expected to carry."""
+        if demand.rate_rps is not None:
+            return demand.rate_rps
+        part = self.plan.options.carried_parts.get(demand.model, 1.0)
+        return min(MOST_WEIGHT, max(LEAST_WEIGHT, demand.weight / part))
 
     def label(self, deployment: Deployment) -> str:
         """Unlike every other deployment's, in plans that hang together."""

@@ -41,9 +41,15 @@ class StageRates:
 def check_figures(case: Case) -> Throughputs:
     """Recompute every stage, pipeline and deployment, and compare."""
     pipelines: dict[tuple[str, str], float] = {}
-    deployments = {case.label(deployment): 0.0 for deployment in case.plan.deployments}
     for planned in case.pipelines:
         pipelines[planned.model, planned.pipeline.name] = _check_pipeline(case, planned)
+    return Throughputs(pipelines=pipelines, deployments=check_deployments(case, pipelines))
+
+
+def check_deployments(case: Case, pipelines: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Of pipelines with these throughputs; what the gateway passes on of them, where it limits.
+    Returns requests per second of each deployment, by label."""
+    deployments = {case.label(deployment): 0.0 for deployment in case.plan.deployments}
     for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
         deployments[case.label(deployment)] += own
     if _gateway_us(case, deployments) > US_PER_S:
@@ -52,7 +58,7 @@ def check_figures(case: Case) -> Throughputs:
         for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
             claimed = deployment.throughput_rps
             case.expect("throughput", deployment.model, OF_ALL_PIPELINES, own, claimed)
-    return Throughputs(pipelines=pipelines, deployments=deployments)
+    return deployments
 
 
 def _gateway_us(case: Case, rates_rps: Mapping[str, float]) -> float:
@@ -84,7 +90,7 @@ def limit_gateway(case: Case, rates_rps: Mapping[str, float]) -> None:
     case.limit("gateway", "plan", what, _gateway_us(case, rates_rps), US_PER_S)
 
 
-def _own(case: Case, pipelines: dict[tuple[str, str], float]) -> list[float]:
+def _own(case: Case, pipelines: Mapping[tuple[str, str], float]) -> list[float]:
     """Of each deployment. Two modules of apps may run one model: each is summed up on its own."""
     return [
         sum(pipelines.get((deployment.model, p.name), 0.0) for p in deployment.pipelines)

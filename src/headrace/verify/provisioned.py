@@ -15,8 +15,9 @@ absent      the part of requests that find their model absent: random arrivals a
             sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Each
             slot keeps room for the largest run; of the rest, only whole models count: as many as
             fit of each, in the mean by rates
-carried     the stated throughputs fit on the slots' time and on their links, by medians; a link is
-            shared by the slots of `devices_per_link` devices of a node, by index
+carried     rates as stated, or in proportion to weights (over the part that a model is expected to
+            carry), times what the slots' time or their links, whichever is scarcer, allow, by
+            medians; a link is shared by the slots of `devices_per_link` devices of a node, by index
 """
 
 from collections import defaultdict
@@ -28,7 +29,7 @@ from math import exp, expm1, inf
 from headrace.domain.plan import Deployment, Slot, Stage
 from headrace.domain.profile import Profile
 from headrace.verify.case import Case
-from headrace.verify.figures import Throughputs, latency_us, limit_gateway
+from headrace.verify.figures import Throughputs, check_deployments, latency_us
 from headrace.verify.starts import Median, check_helper, link_of, median_start
 
 US_PER_S = 1e6
@@ -63,14 +64,16 @@ def check_provisioned(case: Case) -> Throughputs:
             if not 0 < rps < inf:
                 case.report("throughput", model, "throughput (rps)", "a number above 0", rps)
         return Throughputs(pipelines={}, deployments=dict.fromkeys(stated, 0.0))
-    absent = _check_absent(case, known)
-    _check_carried(case, known, absent, stated)
-    pipelines = {
-        (each.model, pipeline.name): each.throughput_rps
-        for each in case.plan.deployments
-        for pipeline in each.pipelines
-    }
-    return Throughputs(pipelines=pipelines, deployments=stated)
+    carried = _carried(case, known, _check_absent(case, known))
+    pipelines = {}
+    for planned in case.pipelines:
+        rps, where = carried[planned.model], planned.where
+        what = "throughput (rps) that slots and links carry"
+        case.expect("throughput", where, what, rps, planned.pipeline.throughput_rps)
+        for index, stage in enumerate(planned.stages):
+            case.expect("throughput", planned.stage_where(index), what, rps, stage.throughput_rps)
+        pipelines[planned.model, planned.pipeline.name] = rps
+    return Throughputs(pipelines=pipelines, deployments=check_deployments(case, pipelines))
 
 
 def _check_slot(case: Case, slot: Slot) -> None:
@@ -106,10 +109,6 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     case.expect("latency", where, "p99 latency (us) once loaded", batch99, stage.latency_us)
     case.expect("latency", where, "latency (us) of the pipeline", batch99, pipeline.latency_us)
     case.expect("transfer", where, "transfer (us)", 0, stage.transfer_us)
-    case.expect("throughput", where, "of the stage", pipeline.throughput_rps, stage.throughput_rps)
-    rps = deployment.throughput_rps
-    case.limit("throughput", model, "throughput (rps) beside its pipeline's", rps,
-               pipeline.throughput_rps)  # fmt: skip
     needed_us = max(start.start_us + profile.batch_overhead_us, batch99) + profile.gateway_us
     case.limit("slo", model, "start (us), gateway included", needed_us, deployment.budget_us)
     size = sum(layer.weights_bytes for layer in profile.layers)
@@ -140,11 +139,7 @@ def _check_pool(case: Case, where: str, stage: Stage) -> None:
 
 
 def _rates(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
-    return {
-        model: demand.weight if demand.rate_rps is None else demand.rate_rps
-        for model in known
-        for demand in [case.demands[model]]
-    }
+    return {model: case.proportion_of(case.demands[model]) for model in known}
 
 
 def _slots_of(case: Case, kind: tuple[str, Fraction]) -> int:
@@ -195,27 +190,25 @@ def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: in
     return at
 
 
-def _check_carried(
-    case: Case,
-    known: Mapping[str, _Model],
-    absent: Mapping[str, float],
-    stated: Mapping[str, float],
-) -> None:
+def _carried(
+    case: Case, known: Mapping[str, _Model], absent: Mapping[str, float]
+) -> dict[str, float]:
+    """Model -> requests per second, when all models of its kind of slot get what these allow."""
+    rates = _rates(case, known)
     runs_us: dict[tuple[str, Fraction], float] = defaultdict(float)
     copies_us: dict[tuple[str, Fraction], float] = defaultdict(float)
     for model, each in known.items():
         beside = case.types[each.kind[0]].copy_stream
         start_us = each.start.exec_us if beside else each.start.alone_us
         mean_us = absent[model] * start_us + (1 - absent[model]) * each.batch_us
-        runs_us[each.kind] += stated[model] * mean_us
+        runs_us[each.kind] += rates[model] * mean_us
         if beside:
             links = 2 if each.helped else 1
-            copies_us[each.kind] += stated[model] * absent[model] * each.start.load_us * links
+            copies_us[each.kind] += rates[model] * absent[model] * each.start.load_us * links
+    times = {}
     for kind, needed_us in runs_us.items():
-        there_us = _slots_of(case, kind) * US_PER_S * case.types[kind[0]].max_utilisation
-        where = f"slots of {kind[1]} {kind[0]!r}"
-        case.limit("throughput", where, "time (us of every second)", needed_us, there_us)
-        what = "time of their links (us of every second)"
-        there_us = _links_of(case, kind) * US_PER_S * case.types[kind[0]].max_utilisation
-        case.limit("throughput", where, what, copies_us[kind], there_us)
-    limit_gateway(case, stated)
+        there_us = US_PER_S * case.types[kind[0]].max_utilisation
+        slots, links = _slots_of(case, kind), _links_of(case, kind)
+        busiest_us = max(needed_us / slots, copies_us[kind] / links) if slots else inf
+        times[kind] = there_us / busiest_us
+    return {model: rates[model] * times[each.kind] for model, each in known.items()}
