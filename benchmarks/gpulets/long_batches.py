@@ -22,8 +22,9 @@ from msgspec.structs import replace
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Utilisation
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
+from headrace.domain.utilisation import Utilisation
 from headrace.planning import solve
 from headrace.verify import verify
 

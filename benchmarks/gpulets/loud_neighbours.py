@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from headrace.domain.cluster import DeviceType
 from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
-from headrace.domain.profile import BlockTimes, Profile, Provenance, Utilisation
+from headrace.domain.profile import BlockTimes, Profile, Provenance
+from headrace.domain.utilisation import Utilisation
 
 PEERS = ("gpulet+int",)
 SHARES = tuple(Fraction(n, 10) for n in (10, 8, 6, 5, 4, 2))

@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Utilisation
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
+from headrace.domain.utilisation import Utilisation
 
 GPU = "rtx2080ti"
 GPUS = 4

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.problem import PlanOptions, Problem
-from headrace.domain.profile import Profile, Provenance, Utilisation
+from headrace.domain.profile import Profile, Provenance
+from headrace.domain.utilisation import Utilisation
 from helpers.problems import make_cluster, make_problem, make_profile, whole_model_us
 
 SPLIT_SHARES = tuple(Fraction(n, 10) for n in (10, 8, 6, 5, 4, 2))

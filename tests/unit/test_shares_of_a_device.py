@@ -12,7 +12,8 @@ from headrace.catalog.problem_file import ClusterEntry, DeviceEntry, NodeEntry, 
 from headrace.domain.cluster import DeviceType
 from headrace.domain.errors import DocumentError, ProfileError
 from headrace.domain.interference import HoldOut, Interference
-from headrace.domain.profile import Provenance, Utilisation
+from headrace.domain.profile import Provenance
+from headrace.domain.utilisation import Utilisation
 from headrace.interference import DeviceUse, slowdown_of, slowed_us, use_of
 from helpers.problems import make_profile
 

@@ -31,7 +31,8 @@ from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import HeadraceError, ModelError
-from headrace.domain.profile import Profile, Utilisation
+from headrace.domain.profile import Profile
+from headrace.domain.utilisation import Utilisation
 from headrace.executors.base import Bandwidths, OperatorBytes
 from headrace.executors.table import measurement
 from headrace.profiling.items import random_items
