@@ -107,6 +107,7 @@ def _profile(name: str, path: Path) -> Profile:
         provenance=Provenance(kind="synthetic", date="2026-01-01T00:00:00Z"),
         model_path=path.name,
         model_sha256=sha256_file(path),
+        cores={"cpu": 2},
         inputs=inputs,
         outputs=outputs,
         blocks=(Block(name="b", node_count=1, weights_bytes=1, cut=outputs, cut_bytes=4),),

@@ -304,6 +304,7 @@ class Problem(Record, frozen=True, kw_only=True):
         for model in models:
             if model not in self.profiles:
                 raise DocumentError(f"problem: model {model!r} has no profile")
+            _check_cores(self.cluster, self.profiles[model])
         for demand in self.demands:
             _check_shapes(demand, self.profiles[demand.model])
         for model in models if self.apps else ():
@@ -375,6 +376,24 @@ def _check_shapes(demand: Demand, profile: Profile) -> None:
             f" {', '.join(known) or 'none'}\n"
             "  try       these, or `headrace profile --shape` with more sizes"
         )
+
+
+def _check_cores(cluster: Cluster, profile: Profile) -> None:
+    """
+    Raises:
+        DocumentError: a share is not the part of a device that was measured.
+    """
+    for kind in cluster.device_types:
+        measured = profile.cores_of(kind.name)
+        if kind.name in profile.devices and measured != kind.cores:
+            again = f"with --cores 1,{kind.cores}" if kind.cores > 1 else "without --cores"
+            raise DocumentError(
+                f"problem: model {profile.model!r}: shares of a {kind.name!r} were measured as"
+                f" parts of {measured} cores, and are planned as parts of {kind.cores}\n"
+                f"  needs     `cores: {measured}` of the device type\n"
+                f"  has       `cores: {kind.cores}`\n"
+                f"  try       that, or `headrace profile` again {again}"
+            )
 
 
 def names_of(

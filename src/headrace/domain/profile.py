@@ -3,9 +3,10 @@
 import math
 from collections import Counter
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from headrace.domain.base import Record, is_name
 from headrace.domain.controls import Control, check_controls
@@ -130,6 +131,9 @@ class Profile(Record, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
+    cores: dict[str, Annotated[int, Meta(ge=1)]] = msgspec.field(default_factory=dict)
+    """Device type -> the number of cores that one of them has, which its shares are parts of; 1 of
+    types that are not named."""
     batch_overhead_us: int = 0
     """Between two batches of a busy slot: from the end of one, over the dispatcher, to the start
     of the next. Part of every stage's latency as planned, simulated and served."""
@@ -200,6 +204,10 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: stage [{stage.first_block}, {stage.end_block})"
                     f" lies outside its {len(self.blocks)} blocks"
                 )
+        for device in self.cores.keys() - set(self.devices):
+            raise ProfileError(
+                f"profile {self.model!r}: cores of {device!r}, which it has no times of"
+            )
         _check_timed_once(self)
         _check_layers(self)
 
@@ -212,6 +220,10 @@ class Profile(Record, frozen=True, kw_only=True):
     def devices(self) -> tuple[str, ...]:
         """The device types that it has times of, in its order."""
         return tuple(dict.fromkeys(times.device for times in self.block_times))
+
+    def cores_of(self, device: str) -> int:
+        """That one device of this type has, where the profile's shares of it are parts of it."""
+        return self.cores.get(device, 1)
 
     @property
     def shares(self) -> frozenset[Fraction]:

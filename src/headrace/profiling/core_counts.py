@@ -94,7 +94,11 @@ def with_cores(
         profile.provenance, notes=(*profile.provenance.notes, note)
     )
     return msgspec.structs.replace(
-        profile, block_times=tuple(alone), stage_times=tuple(stages), provenance=provenance
+        profile,
+        block_times=tuple(alone),
+        stage_times=tuple(stages),
+        cores={**profile.cores, device: most},
+        provenance=provenance,
     )
 
 

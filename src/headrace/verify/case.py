@@ -15,7 +15,7 @@ SLOWDOWN_MAX = 1e6
 
 CHECKS: Mapping[str, str] = {
     "demands": "every demand is deployed once, with its SLO",
-    "profiles": "every model has its profile, named with its hash",
+    "profiles": "every model has its profile, named with its hash, of devices of as many cores",
     "names": "slots, the pipelines of a model, and all that is served, are named apart",
     "served": "every model has pipelines, or every one depths",
     "depth": "stage counts lie within min_stages and max_stages; depths are 1, 2, ..., max_depth",

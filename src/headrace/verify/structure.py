@@ -119,6 +119,10 @@ def check_profiles(case: Case, models: Collection[str]) -> None:
         found = profile.model if profile else "none"
         if found != model:
             case.report("profiles", model, "no profile of this model", model, found)
+        for kind in case.types.values():
+            if profile is not None and kind.name in profile.devices:
+                what = f"cores of a {kind.name!r} that its shares are parts of"
+                case.expect("profiles", model, what, kind.cores, profile.cores_of(kind.name))
     for ref in case.plan.profiles:
         if ref.model not in models:
             what, known = "profile reference without a demand", ", ".join(models)
