@@ -478,3 +478,11 @@ def test_every_field_that_nothing_executes_is_in_no_record_and_in_these_tests() 
     for schema, fields in UNEXECUTED.items():
         text = json.dumps(document_schema([records[schema]], schema, ""))
         assert not [field.path for field in fields if f'"{field.path[-1]}":' in text]
+
+
+@pytest.mark.parametrize("field", ["node_count", "weights_bytes", "cut_bytes"])
+def test_a_block_of_less_than_nothing_is_refused(folder: Path, field: str) -> None:
+    edited(folder / "m.profile.json", ("blocks", 0, field), -5_000_000)
+
+    with pytest.raises(ProfileError, match=f"m.profile.json: block .*: {field} is negative"):
+        read_profile(folder / "m.profile.json")

@@ -149,6 +149,7 @@ def changed(profile: Profile, **fields: object) -> Profile:
         ({"sizes": (16, 16)}, "one size of each"),
         ({"cuts": ()}, "other tensors"),
         ({"block_times": ()}, "devices"),
+        ({"cut_bytes": (-1,)}, "bucket 16: cut_bytes are negative"),
     ],
 )
 def test_a_bucket_that_does_not_fit_its_model_is_refused(

@@ -30,6 +30,11 @@ class Block(Record, frozen=True, kw_only=True):
     cut_bytes: int
     """Bytes per item over that cut, at the profile's boundary precision."""
 
+    def __post_init__(self) -> None:
+        for name in ("node_count", "weights_bytes", "cut_bytes"):
+            if getattr(self, name) < 0:
+                raise ProfileError(f"block {self.name!r}: {name} is negative")
+
 
 class BlockTimes(Record, frozen=True, kw_only=True):
     """Batch latencies of every block on one (device type, share)."""
@@ -87,6 +92,10 @@ class Bucket(Record, frozen=True, kw_only=True):
     cut_bytes: tuple[int, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.cut_bytes, default=0) < 0:
+            raise ProfileError(f"bucket {size_text(self.sizes)}: cut_bytes are negative")
 
 
 class Provenance(Record, frozen=True, kw_only=True):
