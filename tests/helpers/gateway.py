@@ -20,6 +20,7 @@ from headrace.serving.front.gateway import Gateway
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.http_server import HttpServer
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.status import AppsStatus
 
 TOKEN = "a-token-of-some-length"
@@ -151,6 +152,29 @@ class FakeEngine:
         """End the oldest open inference."""
         inference = self.open.pop(0)
         inference.on_done(result or self.answer_to(inference))
+
+
+class StartedEngine(FakeEngine):
+    """Keeps what a server did with it."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        super().__init__(at_once=at_once)
+        self.life: list[str] = []
+        self.gone = asyncio.Event()
+
+    async def until_gone(self) -> None:
+        await self.gone.wait()
+        raise HostGoneError("refused by all agents")
+
+    async def start(self) -> None:
+        self.life.append("start")
+
+    async def drain(self, grace_s: float) -> bool:
+        self.life.append("drain")
+        return True
+
+    async def stop(self) -> None:
+        self.life.append("stop")
 
 
 class FakeTransport(asyncio.Transport):

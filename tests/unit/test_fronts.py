@@ -14,34 +14,11 @@ from headrace.serving.front.base import AddressError, Front, FrontOptions
 from headrace.serving.front.table import FRONTS
 from headrace.serving.lifecycle import Server
 from headrace.serving.workers.host import HostGoneError
-from helpers.gateway import FakeEngine, get, parse_reply, post
+from helpers.gateway import StartedEngine, get, parse_reply, post
 from helpers.line_front import LineFront
 from helpers.live_server import PATIENCE_S
 
 JSON = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
-
-
-class StartedEngine(FakeEngine):
-    """Keeps what a server did with it."""
-
-    def __init__(self, *, at_once: bool = True) -> None:
-        super().__init__(at_once=at_once)
-        self.life: list[str] = []
-        self.gone = asyncio.Event()
-
-    async def until_gone(self) -> None:
-        await self.gone.wait()
-        raise HostGoneError("refused by all agents")
-
-    async def start(self) -> None:
-        self.life.append("start")
-
-    async def drain(self, grace_s: float) -> bool:
-        self.life.append("drain")
-        return True
-
-    async def stop(self) -> None:
-        self.life.append("stop")
 
 
 class Fronts:
@@ -202,7 +179,7 @@ def test_a_new_front_tells_every_ending_and_counts_none_itself(tmp_path: Path) -
     assert counters.refused == {"bad-request": 2, "no-slot": 1, "cancelled": 1}
 
 
-async def opened(engine: FakeEngine) -> None:
+async def opened(engine: StartedEngine) -> None:
     while not engine.open:
         await asyncio.sleep(0)
 

@@ -273,7 +273,8 @@ def serve(
     One worker process per slot, but for emulated slots with --processes; requests that cannot
     meet their deadline are refused at once with the reason and a Retry-After. Stopping answers
     what was accepted first; a second Ctrl-C does not wait. `headrace migrate` gives it another
-    plan while it serves; so does SIGHUP, which makes it read its plan file again.
+    plan while it serves; so does SIGHUP, which makes it read its plan file again, but for the one
+    that comes as its terminal goes: that stops it, unless it was started with `nohup`.
 
     [dim]headrace serve plan.json --port 8000[/dim]
 

@@ -1,6 +1,7 @@
 """Real time: what answers requests while they come.
 
 lifecycle      a server: its fronts, its engine, from listening to the last answer
+terminal       that of a server, and what SIGHUP means as it goes
 front          one protocol each; translates to the core and counts nothing
 changes        other plans while serving; apps functions that call models
 core           what can be asked for, and how each inference ends; all counting

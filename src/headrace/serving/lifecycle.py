@@ -17,7 +17,6 @@ import asyncio
 import ctypes
 import gc
 import logging
-import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from typing import Any, Protocol
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.core.protocol import Backend
 from headrace.serving.front.base import Front
+from headrace.serving.terminal import Terminal
 
 log = logging.getLogger("headrace.serve")
 
@@ -57,16 +57,19 @@ class Server:
         fronts: Sequence[Front],
         changeover: Changeover | None = None,
         lame_duck_s: float = 0.0,
+        terminal: Terminal | None = None,
     ) -> None:
         """`fronts`: one or more. `changeover`: lets the plan be changed; None: the server keeps the
-        one it began with. `lame_duck_s`: how long it goes on answering after SIGTERM."""
+        one it began with. `lame_duck_s`: how long it goes on answering after SIGTERM. `terminal`:
+        None: this process's."""
         self._engine = engine
         self._fronts = fronts
         self._changeover = changeover
         self._lame_duck_s = lame_duck_s
         self._retiring = False
         self._serving = False
-        self._had_terminal = _has_terminal()
+        self._terminal = terminal or Terminal()
+        self._before_hangup = signal.getsignal(signal.SIGHUP)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
@@ -90,6 +93,7 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.retire)
         loop.add_signal_handler(signal.SIGINT, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
+        watch = loop.create_task(self._terminal.watch())
         try:
             if await self._unless_stopped(self._engine.start()):
                 # What lives now lives until the end: the collector need not look at it again.
@@ -109,6 +113,8 @@ class Server:
             await self._engine.stop()
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+            signal.signal(signal.SIGHUP, self._before_hangup)
+            watch.cancel()
 
     async def _stop_fronts(self) -> None:
         for front in self._fronts:
@@ -140,9 +146,10 @@ class Server:
 
     def reload(self) -> None:
         """What SIGHUP does: the plan file is read again; or, where the signal says that the
-        terminal is gone, the server stops as it always did."""
-        if self._had_terminal and not _has_terminal():
-            self.stop()
+        terminal goes, the server stops, unless it was started to outlive it (`nohup`)."""
+        if self._terminal.hangs_up:
+            if self._before_hangup is not signal.SIG_IGN:
+                self.stop()
             return
         if self._changeover is None or not self._serving or self._stop.is_set():
             log.warning("SIGHUP: the plan cannot be changed now")
@@ -198,15 +205,6 @@ class Server:
         until_s = loop.time() + _FLUSH_S
         while any(front.connections for front in self._fronts) and loop.time() < until_s:
             await asyncio.sleep(0.01)
-
-
-def _has_terminal() -> bool:
-    """Whether a terminal controls this process, and is still there."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 _KEPT_BYTES, _MAPPED_FROM_BYTES = 64 << 20, 32 << 20
