@@ -72,13 +72,14 @@ def test_every_request_is_answered_while_the_plan_changes(
     target = other_pools(served)
     logs: list[list[AnyEvent]] = [[], []]
     switched: list[int] = []
+    left: list[object] = []
 
     def open_sink(header: EventLogHeader) -> Callable[[AnyEvent], None]:
         assert len(header.slots) == 3
         return logs[1].append
 
     async def test() -> None:
-        engine = served.engine(sink=logs[0].append)
+        engine = served.engine(sink=logs[0].append, leave_sink=left.append)
         await engine.start()
         try:
             client = Client(engine)
@@ -107,6 +108,7 @@ def test_every_request_is_answered_while_the_plan_changes(
     with nothing_left_of(children):
         asyncio.run(asyncio.wait_for(test(), WAIT_S))
     assert switched == [1]
+    assert left == [logs[0].append]
     assert any(isinstance(event, Ran) for event in logs[1])
 
 
@@ -116,15 +118,17 @@ def test_a_plan_that_cannot_be_loaded_leaves_the_old_one_in_service(tmp_path: Pa
     folder.mkdir()
     broken = served_chain(folder, pools=(1,), model=chain_model(layers=1, width=WIDTH))
     (folder / "m.onnx").write_bytes(b"not a model")
+    target = ServedPlan(plan=broken.plan, profiles=broken.profiles, folders=broken.folders)
+    logs: list[list[AnyEvent]] = [[], []]
+    left: list[object] = []
 
     async def test() -> None:
-        engine = served.engine()
+        engine = served.engine(sink=logs[0].append, leave_sink=left.append)
         await engine.start()
         try:
             with pytest.raises(Exception, match=r"m\.onnx|cannot"):
-                await engine.migrate(
-                    ServedPlan(plan=broken.plan, profiles=broken.profiles, folders=broken.folders)
-                )
+                await engine.migrate(target, open_sink=lambda header: logs[1].append)
+            assert left == [logs[1].append]
             assert engine.ready
             assert engine.status().plans_served == 1
             await Client(engine).send(np.ones((1, WIDTH), np.float32))

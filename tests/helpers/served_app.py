@@ -233,7 +233,9 @@ class Served:
         self.events: list[AnyEvent] = []
         names = (*(d.name for d in self.engine.plan.deployments), function.name)
         self.counters = {name: ModelCounters() for name in names}
-        log = AppLog((function.name,), self._open)
+        self.written_by = 0
+        """Requests that write to the log."""
+        log = AppLog((function.name,), self._open, self._join, self._leave)
         log.open(
             EventLogHeader(
                 clock="virtual", policy="none", models=names[:-1], pipelines=(), slots=(), nodes=()
@@ -246,6 +248,14 @@ class Served:
     def _open(self, header: EventLogHeader) -> EventSink:
         self.header = header
         return self.events.append
+
+    def _join(self, sink: EventSink) -> None:
+        assert sink == self.events.append
+        self.written_by += 1
+
+    def _leave(self, sink: EventSink) -> None:
+        assert sink == self.events.append
+        self.written_by -= 1
 
     def send(
         self,

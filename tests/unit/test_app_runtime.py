@@ -459,6 +459,19 @@ def test_the_log_of_a_plan_that_never_came_into_service_gets_no_app_events() -> 
     assert [len(events) for events in logs] == [1, 2, 0]
 
 
+def test_a_log_is_held_by_each_request_that_still_writes_to_it() -> None:
+    async def test() -> None:
+        served = Served(chain)
+        (_, answered), (gone, _) = served.send(), served.send()
+        assert served.written_by == 2
+        served.runtime.cancel(gone)
+        assert served.written_by == 1
+        await answered
+        assert served.written_by == 0
+
+    run(test)
+
+
 def test_work_aside_runs_on_another_thread() -> None:
     @app(name="app", inputs=X, outputs=Y)
     async def heavy(x: Vector) -> dict[str, Any]:

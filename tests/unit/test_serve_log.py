@@ -19,6 +19,7 @@ from headrace.catalog.event_log import (
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import Answered, EventLogHeader
 from headrace.serving.core.epoch_logs import EpochLogs
+from helpers.left_behind import descriptors
 from helpers.virtual_loop import VirtualTimeLoop
 
 HEADER = EventLogHeader(
@@ -49,6 +50,23 @@ def test_what_happened_is_on_disk_within_a_second(tmp_path: Path) -> None:
     assert read_event_log(tmp_path / "run.2.events")[1] == [Answered(4, 5, 6)]
     logs.close()
     loop.close()
+
+
+def test_a_log_is_whole_and_takes_no_descriptor_when_the_last_that_writes_to_it_has_left(
+    tmp_path: Path,
+) -> None:
+    path, before = tmp_path / "run.events", descriptors()
+    logs = EpochLogs(path)
+    sink = logs.open(HEADER)
+    assert sink is not None
+    logs.join(sink)
+    logs.leave(sink)
+    assert descriptors() == before + 1
+    sink(Answered(1, 2, 3))
+    logs.leave(sink)
+    assert descriptors() == before
+    assert read_event_log(path)[1] == [Answered(1, 2, 3)]
+    logs.close()
 
 
 def test_without_a_path_there_is_no_sink() -> None:

@@ -57,7 +57,7 @@ async def run_server(
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
-    log = AppLog(names, logs.open)
+    log = AppLog(names, logs.open, logs.join, logs.leave)
     policy = engine["policy"] or policy_for(served.plan)
     try:
         chosen_for(topology, policy)
@@ -70,7 +70,13 @@ async def run_server(
         )
     sink = log.open(topology.event_log_header("live", policy))
     running = Engine(
-        served.plan, served.profiles, served.folders, sink=sink, counts=logs.counters, **engine
+        served.plan,
+        served.profiles,
+        served.folders,
+        sink=sink,
+        leave_sink=logs.leave,
+        counts=logs.counters,
+        **engine,
     )
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
     lived: Any = running

@@ -6,7 +6,7 @@ kept here, so that none of it depends on what a function does.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -62,12 +62,24 @@ def _ignore(event: AnyEvent) -> None:
     """The sink where nobody reads the log."""
 
 
+def _unheld(sink: EventSink) -> None:
+    """Where a log is there for good."""
+
+
 class AppLog:
     """Opens event logs in which the plan's apps stand beside their modules."""
 
-    def __init__(self, names: tuple[str, ...], open_sink: OpenSink) -> None:
-        """`names`: of all apps that are served."""
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        open_sink: OpenSink,
+        join: Callable[[EventSink], None] = _unheld,
+        leave: Callable[[EventSink], None] = _unheld,
+    ) -> None:
+        """`names`: of all apps that are served. `join` and `leave`: called with the sink that a
+        request writes to, when it begins and when it has ended, perhaps under another plan."""
         self.names = names
+        self.join, self.leave = join, leave
         self.sink: EventSink = _ignore
         self.first = 0
         """The first app's index among the models of the log."""
@@ -338,6 +350,7 @@ class AppRuntime:
             on_call=lambda call: sink(Called(self._engine.now_us(), number, call)),
             on_end=partial(self._on_end, sink),
         )
+        self._log.join(sink)
         request.begin()
 
     def log_refused(self, model: str, refusal: Refusal) -> None:
@@ -397,6 +410,7 @@ class AppRuntime:
             reason = "cancelled" if result is None else result.reason
             retry_after_us = 0 if result is None else result.retry_after_us
             sink(Dropped(self._engine.now_us(), number, reason, retry_after_us))
+        self._log.leave(sink)
         if result is not None:
             request.inference.on_done(result)
         if not self._requests:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.catalog.event_log import EventLogWriter
@@ -16,12 +17,20 @@ logger = logging.getLogger(__name__)
 FLUSH_PERIOD_S = 1.0
 
 
+@dataclass(slots=True)
+class _Log:
+    writer: EventLogWriter
+    users: int = 1
+
+
 class EpochLogs:
     """A server's event logs: RUN.events for its first plan, RUN.2.events for its second, …
 
     Requests are answered whether or not they can be logged: a log that cannot be written any more,
     because the disk is full or the reader of a pipe has stopped, ends with a line in the server's
     own log.
+
+    A log has its plan's engine as its user, and others that `join`; the last to `leave` closes it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -29,11 +38,11 @@ class EpochLogs:
         self.counters: defaultdict[str, ModelCounters] = defaultdict(ModelCounters)
         """By model as clients know it, made when first asked for: all that any plan served."""
         self._path = path
-        self._logs: list[EventLogWriter] = []
+        self._logs: dict[EventSink, _Log] = {}
         self._opened = 0
 
     def open(self, header: EventLogHeader) -> EventSink | None:
-        """The sink for the events of another plan.
+        """The sink for the events of another plan, whose engine is to `leave` it.
 
         Raises:
             DocumentError: its log cannot be written.
@@ -42,7 +51,6 @@ class EpochLogs:
         if self._path is None:
             return None
         log = EventLogWriter(epoch_path(self._path, self._opened), header, waits=False)
-        self._logs.append(log)
 
         def sink(event: AnyEvent) -> None:
             try:
@@ -50,24 +58,42 @@ class EpochLogs:
             except DocumentError as error:
                 _give_up(error)
 
+        self._logs[sink] = _Log(log)
         return sink
+
+    def join(self, sink: EventSink) -> None:
+        """Somebody else writes to it too, until he calls `leave`. Without effect for a sink that
+        is none of these."""
+        if sink in self._logs:
+            self._logs[sink].users += 1
+
+    def leave(self, sink: EventSink) -> None:
+        """Once for each `join`, and once for its engine; the last to leave closes the log."""
+        if sink in self._logs:
+            self._logs[sink].users -= 1
+            if not self._logs[sink].users:
+                _close(self._logs.pop(sink).writer)
 
     async def keep_flushed(self) -> None:
         """Hand the logs over every second: the log of a server that was killed is wanted most."""
         while True:
             await asyncio.sleep(FLUSH_PERIOD_S)
-            for log in self._logs:
+            for log in self._logs.values():
                 try:
-                    log.flush()
+                    log.writer.flush()
                 except DocumentError as error:
                     _give_up(error)
 
     def close(self) -> None:
-        for log in self._logs:
-            try:
-                log.close()
-            except DocumentError as error:
-                _give_up(error)
+        while self._logs:
+            _close(self._logs.popitem()[1].writer)
+
+
+def _close(writer: EventLogWriter) -> None:
+    try:
+        writer.close()
+    except DocumentError as error:
+        _give_up(error)
 
 
 def _give_up(error: DocumentError) -> None:

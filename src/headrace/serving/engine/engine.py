@@ -53,6 +53,7 @@ class Engine:
         executor: ExecutorChoice = AUTO,
         processes: int | None = None,
         sink: EventSink | None = None,
+        leave_sink: Callable[[EventSink], None] = lambda sink: None,
         counts: Mapping[str, BatchCounts] | None = None,
         queue_limit: int = 4096,
         arena_bytes: int | None = None,
@@ -71,6 +72,8 @@ class Engine:
             policy: None: of each plan the one that it was made for.
             processes: that emulated slots share; None: one for each slot.
             sink: gets every event, on the loop's thread; must be fast. None: nobody reads them.
+            leave_sink: told of each plan's sink, while the engine lives on, when nothing more comes
+                for it: the plan has been replaced, or could not be loaded.
             counts: by model, under whatever plan; see `DataPlane`.
             queue_limit: requests that may wait for batches, per model.
             arena_bytes: shared memory for tensors; None: enough for the plan.
@@ -105,7 +108,7 @@ class Engine:
         self._current = PlanInService(served, self._options)
         self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
-        self._sink = sink
+        self._sink, self._leave_sink = sink, leave_sink
         self._clock: LiveClock | None = None
         self._pending: PendingRequests | None = None
         self._former: PlanInService | None = None
@@ -419,7 +422,7 @@ class Engine:
         open_sink: OpenSink,
         on_switch: Callable[[], None],
     ) -> MigrationReport:
-        former = self._current
+        former, former_sink, sink = self._current, self._sink, None
         assert self._clock is not None, "the engine has started"
         assert self._pending is not None, "the engine has started"
         try:
@@ -430,9 +433,12 @@ class Engine:
                 await migration.load()
             except BaseException:
                 await fresh.stop()
+                if sink is not None:
+                    self._leave_sink(sink)
                 raise
             self._stop_moderation()
             self._former, self._current = former, fresh
+            self._sink = sink
             self.models = fresh.models
             self._migration = migration
             self._plans_served += 1
@@ -446,6 +452,8 @@ class Engine:
             for slot in former.slots():
                 self._restarts[slot.name] += slot.restarts
             await former.stop()
+            if former_sink is not None:
+                self._leave_sink(former_sink)
             self._moderation = fresh.moderation(self._clock)
             return report
         finally:
