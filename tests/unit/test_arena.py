@@ -1,15 +1,19 @@
 """The arena hands out memory that nobody else has, and takes all of it back."""
 
+import errno
 import mmap
 import os
+import resource
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.domain.errors import OverloadError
+from headrace.domain.errors import OverloadError, SystemLimitError
+from headrace.serving.workers import arena as arenas
 from headrace.serving.workers.arena import ALIGNMENT_BYTES, Allocator, Arena, map_arena
+from helpers.left_behind import descriptors, nothing_left_of
 
 SIZE = 64 * ALIGNMENT_BYTES
 
@@ -96,3 +100,31 @@ def test_what_one_process_writes_the_other_reads_through_the_descriptor() -> Non
     theirs.close()
     arena.close()
     arena.close()
+
+
+def test_a_file_larger_than_the_system_allows_is_refused_with_both_sizes() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, hard))
+    try:
+        with nothing_left_of(descriptors), pytest.raises(SystemLimitError) as refused:
+            Arena(30_003_200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.value.exit_code == 74
+    assert str(refused.value) == (
+        "there is no shared memory for the tensors of this plan: File too large\n"
+        "  needs     30.0 MB in one piece\n"
+        "  limit     20.0 MB of a file's size (ulimit -f)\n"
+        "  try       a higher limit for whoever starts this, or a plan with smaller batches"
+    )
+
+
+def test_without_addresses_for_it_the_machine_or_the_plan_is_to_be_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(*_: object) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(arenas, "map_arena", none_left)
+    with nothing_left_of(descriptors), pytest.raises(SystemLimitError, match="or a plan with"):
+        Arena(mmap.PAGESIZE)

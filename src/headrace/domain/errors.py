@@ -39,6 +39,12 @@ class OverloadError(HeadraceError):
     """A bounded resource (arena, queue, connections) is exhausted; HTTP 429."""
 
 
+class SystemLimitError(HeadraceError):
+    """The operating system grants no more: memory, sizes of files, processes."""
+
+    exit_code = 74
+
+
 class StudyError(HeadraceError):
     """A study of many computations cannot go on; what it has done may be kept (`studies.kept`)."""
 

@@ -11,12 +11,14 @@ allocated, and no two of them touch, since `free` merges both neighbours. Everyt
 of a cache line. Cost: O(log n) to find, O(n) to move a list of n free extents, which is tens long.
 """
 
+import errno
 import mmap
 import os
+import resource
 import tempfile
 from bisect import bisect_left, insort
 
-from headrace.domain.errors import OverloadError
+from headrace.domain.errors import OverloadError, SystemLimitError
 
 ALIGNMENT_BYTES = 64
 """A cache line, and what vector instructions like."""
@@ -98,11 +100,14 @@ class Arena:
     """The gateway's end: owns the memory, hands out regions of it."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Reserve `size_bytes`; pages take real memory only once they are written."""
+        """Reserve `size_bytes`; pages take real memory only once they are written.
+
+        Raises:
+            SystemLimitError: the system grants no file, or no addresses, for so many.
+        """
         self._allocator = Allocator(-(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
-        self.descriptor = _anonymous_file(self._allocator.size_bytes)
-        """Inherited by workers, which open it with `map_arena`."""
-        self._memory = map_arena(self.descriptor, self._allocator.size_bytes)
+        self.descriptor, self._memory = _reserved(self._allocator.size_bytes)
+        """The descriptor is inherited by workers, which open it with `map_arena`."""
         self.view = memoryview(self._memory)
 
     @property
@@ -141,15 +146,45 @@ def map_arena(descriptor: int, size_bytes: int) -> mmap.mmap:
     return mmap.mmap(descriptor, size_bytes)
 
 
-def _anonymous_file(size_bytes: int) -> int:
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("headrace-arena", os.MFD_CLOEXEC)
-    else:
-        descriptor, path = tempfile.mkstemp(prefix="headrace-arena-")
-        os.unlink(path)
+def _reserved(size_bytes: int) -> tuple[int, mmap.mmap]:
+    """
+    Raises:
+        SystemLimitError: the system does not grant them.
+    """
+    descriptor = _empty_file()
     try:
         os.ftruncate(descriptor, size_bytes)
-    except OSError:
+        return descriptor, map_arena(descriptor, size_bytes)
+    except OSError as error:
         os.close(descriptor)
+        if error.errno in _LIMITS:
+            raise _refused(size_bytes, error, *_LIMITS[error.errno]) from error
         raise
+
+
+def _empty_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headrace-arena", os.MFD_CLOEXEC)
+    descriptor, path = tempfile.mkstemp(prefix="headrace-arena-")
+    os.unlink(path)
     return descriptor
+
+
+_LIMITS = {
+    errno.EFBIG: (resource.RLIMIT_FSIZE, "of a file's size (ulimit -f)"),
+    errno.ENOMEM: (resource.RLIMIT_AS, "of a process's addresses (ulimit -v)"),
+}
+
+
+def _refused(size_bytes: int, error: OSError, limit: int, name: str) -> SystemLimitError:
+    granted_bytes = resource.getrlimit(limit)[0]
+    granted, more = "", "a machine or container with more memory"
+    if granted_bytes != resource.RLIM_INFINITY:
+        granted = f"  limit     {granted_bytes / 1e6:.1f} MB {name}\n"
+        more = "a higher limit for whoever starts this"
+    return SystemLimitError(
+        f"there is no shared memory for the tensors of this plan: {error.strerror}\n"
+        f"  needs     {size_bytes / 1e6:.1f} MB in one piece\n"
+        f"{granted}"
+        f"  try       {more}, or a plan with smaller batches"
+    )

@@ -117,7 +117,7 @@ class Session:
             peers: the way to other agents, for this session alone.
 
         Raises:
-            OSError: there is no memory for the arena.
+            SystemLimitError: there is no memory for the arena.
         """
         self.key = opened.key
         self.number = 0
