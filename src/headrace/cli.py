@@ -13,7 +13,7 @@ import typer
 from headrace import __version__
 from headrace.commands.ending import dropped_ends_raised_again
 from headrace.commands.on_demand import OnDemand
-from headrace.domain.errors import HeadraceError
+from headrace.domain.errors import HeadraceError, ProcessLimitError
 
 UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h: a bug of ours, not bad input."""
@@ -111,6 +111,10 @@ def main() -> None:
         _print_error(f"the operating system refuses: {error}")
         sys.exit(REFUSED)
     except Exception as error:
+        if ProcessLimitError.is_meant_by(error):
+            _show_where(error)
+            _print_error(str(ProcessLimitError("a thread")))
+            sys.exit(REFUSED)
         _report_bug(error)
         sys.exit(UNEXPECTED)
 

@@ -149,6 +149,18 @@ def test_a_bug_asks_to_be_reported_and_shows_its_trace_only_on_request(
     assert "Traceback" in loud
 
 
+def test_a_limit_of_threads_is_no_bug_of_ours(
+    run: Run, broken_command: Callable[[BaseException], None]
+) -> None:
+    broken_command(RuntimeError("can't start new thread"))
+
+    code, _, err = run("break")
+
+    assert code == cli.REFUSED
+    assert "a bug" not in err
+    assert "ulimit -u" in err
+
+
 def test_ctrl_c_ends_with_130(run: Run, broken_command: Callable[[BaseException], None]) -> None:
     broken_command(KeyboardInterrupt())
 

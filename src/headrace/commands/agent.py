@@ -79,10 +79,10 @@ def agent(
     import os
 
     import msgspec
-    import uvloop
 
     from headrace import __version__
     from headrace.catalog.cache_folder import cache_folder
+    from headrace.commands import event_loop
     from headrace.domain.base import host_port
     from headrace.serving.workers.descriptors import raise_descriptor_limit
     from headrace.serving.workers.host import allowed_cores
@@ -119,7 +119,7 @@ def agent(
             place = host_port(at, number)
             notices.print(f"node {name} waits for its gateway on {place}", soft_wrap=True)
 
-    uvloop.run(run_agent(options, on_ready))
+    event_loop.run(run_agent(options, on_ready))
 
 
 def _cores(text: str | None, allowed: list[int]) -> tuple[int, ...]:

@@ -281,11 +281,11 @@ def serve(
     [dim]headrace serve plan.json --cluster ray --address 10.0.0.1:6379[/dim]
     """
     import msgspec
-    import uvloop
 
     from headrace.catalog.documents import files_behind
     from headrace.catalog.event_log import check_event_log
     from headrace.catalog.whole_file import check_apart
+    from headrace.commands import event_loop
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
     from headrace.commands.ready import print_ready
@@ -363,7 +363,7 @@ def serve(
         arguments += [f"--core={core}"] if core is not None else []
         levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
     load_kernel(policy or policy_for(plan), simulator=False)
-    uvloop.run(
+    event_loop.run(
         run_server(
             served,
             plan_path,

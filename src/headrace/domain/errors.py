@@ -45,6 +45,23 @@ class SystemLimitError(HeadraceError):
     exit_code = 74
 
 
+class ProcessLimitError(SystemLimitError):
+    """The operating system starts no more processes or threads."""
+
+    def __init__(self, what: str) -> None:
+        """`what`: could not be started."""
+        super().__init__(
+            f"{what} cannot be started: a limit of processes and threads is reached, of this user"
+            " (ulimit -u) or of this container or service (pids.max: docker run --pids-limit,"
+            " TasksMax of systemd)"
+        )
+
+    @staticmethod
+    def is_meant_by(error: Exception) -> bool:
+        """Whether this is what Python says of a thread that cannot be started."""
+        return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+
+
 class StudyError(HeadraceError):
     """A study of many computations cannot go on; what it has done may be kept (`studies.kept`)."""
 

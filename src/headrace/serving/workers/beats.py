@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from headrace.domain.errors import ProcessLimitError
 from headrace.serving.workers.frames import Beat, encode
 
 BEAT_S = 0.1
@@ -15,7 +16,11 @@ BEAT_S = 0.1
 
 def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
     """Start sending signs of life; returns what else is to be sent with, so that frames do not
-    mix."""
+    mix.
+
+    Raises:
+        ProcessLimitError: their thread cannot be started.
+    """
     sending = threading.Lock()
     waits = CoreWaits()
 
@@ -35,7 +40,10 @@ def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
         with sending:
             channel.sendall(data)
 
-    threading.Thread(target=run, name="pulse", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="pulse", daemon=True).start()
+    except RuntimeError as error:
+        raise ProcessLimitError("a worker's thread") from error
     return send
 
 

@@ -104,6 +104,7 @@ class Host(Protocol):
         ends or must be given up though nobody asked it to stop.
 
         Raises:
+            ProcessLimitError: the system starts no more processes.
             OSError: it cannot be started.
         """
         ...

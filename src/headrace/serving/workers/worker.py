@@ -22,7 +22,7 @@ from importlib import import_module
 
 from headrace.children import die_with_parent
 from headrace.domain.elements import fill_neutral
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, ProcessLimitError
 from headrace.executors.base import (
     Executor,
     SizedExecutor,
@@ -222,6 +222,15 @@ def serve(channel: socket.socket, send: Callable[[bytes], None], worker: Worker)
 
 def main() -> None:
     """Read the inherited descriptors from the command line and serve until told to stop."""
+    try:
+        _serve_until_told()
+    except ProcessLimitError as error:
+        # The gateway says so. At once: it kills a worker that has closed its end, and is to see the
+        # code.
+        os._exit(error.exit_code)
+
+
+def _serve_until_told() -> None:
     parser = argparse.ArgumentParser(prog="headrace-worker")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of the socket")
     parser.add_argument("--arena", type=int, required=True, help="descriptor of shared memory")

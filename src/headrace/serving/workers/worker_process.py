@@ -1,6 +1,7 @@
 """One incarnation of a worker: the process, its channel, and what it has loaded."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, ProcessLimitError
 from headrace.executors.table import executor
 from headrace.serving.workers.activity import CountedTime, activity_of
 from headrace.serving.workers.arena import Arena
@@ -22,9 +23,15 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
 """From Stop to SIGTERM, and from there to SIGKILL."""
+_END_POLL_S = 0.005
+"""Whether a process has ended. Not in a thread: a server that stops may get none."""
 _LOOK_S = 1.0
 """Whether a worker that loads has a core."""
 _Reply: TypeAlias = Loaded | Failed
+
+
+class _DiedError(ModelError):
+    """While it loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,12 @@ class WorkerProcess:
         what it has besides ours and its kind's.
 
         `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
-        process ends or must be given up without `stop` having been asked for."""
+        process ends or must be given up without `stop` having been asked for.
+
+        Raises:
+            ProcessLimitError: the system starts no more processes.
+            OSError: it cannot be started.
+        """
         self._specs = specs
         self._what = process_title(specs)
         self._on_frame = on_frame
@@ -87,8 +99,10 @@ class WorkerProcess:
         ours, theirs = channel_pair()
         try:
             self._process = _spawn(specs, arena, theirs.fileno(), limits, environment or {})
-        except OSError:
+        except OSError as error:
             ours.close()
+            if error.errno == errno.EAGAIN:
+                raise ProcessLimitError(f"{self._what}: its worker") from error
             raise
         finally:
             # Only the worker may hold its end, or its death would go unnoticed.
@@ -109,6 +123,7 @@ class WorkerProcess:
 
         Raises:
             ModelError: a stage cannot be loaded, or the process died or hung meanwhile.
+            ProcessLimitError: the process ended since it cannot start its threads.
         """
         for load in self._first_frames():
             name = load.name if isinstance(load, Load) else load.executor
@@ -116,6 +131,10 @@ class WorkerProcess:
             self.send(load)
             try:
                 reply = await self._within(timeout_s, self._reply)
+            except _DiedError:
+                if await self.reap() == ProcessLimitError.exit_code:
+                    raise ProcessLimitError(f"{self._what}: a thread of its worker") from None
+                raise
             except TimeoutError:
                 raise ModelError(
                     f"{self._what}: {name!r} is not loaded after {timeout_s:.0f} s"
@@ -167,14 +186,19 @@ class WorkerProcess:
         self._channel.close()
         if self._process.poll() is None:
             self._process.kill()
-        return await asyncio.to_thread(self._process.wait)
+        return await self._ended()
 
     async def _ended_within(self, limit_s: float) -> bool:
         try:
-            await asyncio.to_thread(self._process.wait, limit_s)
-        except subprocess.TimeoutExpired:
+            await asyncio.wait_for(self._ended(), limit_s)
+        except TimeoutError:
             return False
         return True
+
+    async def _ended(self) -> int:
+        while (status := self._process.poll()) is None:
+            await asyncio.sleep(_END_POLL_S)
+        return status
 
     def _receive(self, frame: AnyFrame) -> None:
         if self._reply is not None and isinstance(frame, Loaded | Failed):
@@ -191,7 +215,7 @@ class WorkerProcess:
             reason = f"ended by {signal.Signals(-status).name}"
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(
-                ModelError(f"{self._what}: its worker died while loading: {reason}")
+                _DiedError(f"{self._what}: its worker died while loading: {reason}")
             )
         self._on_lost(reason)
 
