@@ -126,6 +126,40 @@ def test_the_soft_limit_of_descriptors_is_raised(running: LiveServer) -> None:
         assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
+STRANGER = """
+import socket, sys
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_where_descriptors_are_few_a_strangers_connections_shut_nobody_out(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    with serving(plan, environment=environment, before="ulimit -n 256") as server:
+        stranger = subprocess.Popen(
+            ["/usr/bin/env", "python3", "-I", "-c", STRANGER, str(server.port), "300"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd="/",
+            user=NOBODY,
+        )
+        with stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == b"300\n"
+            with connect(server) as connection:
+                connection.sendall(INFER)
+                assert receive(connection).status == 200
+            assert stranger.stdin is not None
+            stranger.stdin.close()
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+    assert code == 0, errors
+    assert errors.count("the server may have no more than 256 files open") == 1, errors
+
+
 def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
     plan: Path, environment: dict[str, str]
 ) -> None:

@@ -135,18 +135,23 @@ def command(plan: Path, *arguments: str) -> list[str]:
     return [program, "serve", str(plan), "--no-rehearsal", "--lame-duck-s", "0", *arguments]
 
 
-def redirected(words: list[str], redirections: str) -> list[str]:
-    """The command as a shell starts it: `<&-` closes standard input."""
-    return ["sh", "-c", f'exec "$@" {redirections}', "sh", *words]
+def redirected(words: list[str], redirections: str, before: str = "") -> list[str]:
+    """The command as a shell starts it: `<&-` closes standard input. `before`: commands."""
+    return ["sh", "-c", f'{before}\nexec "$@" {redirections}', "sh", *words]
 
 
 @contextmanager
 def serving(
-    plan: Path, *arguments: str, environment: dict[str, str], redirections: str = ""
+    plan: Path,
+    *arguments: str,
+    environment: dict[str, str],
+    redirections: str = "",
+    before: str = "",
 ) -> Iterator[LiveServer]:
-    """Start, wait until ready, and make sure that nothing survives the test."""
+    """Start, wait until ready, and make sure that nothing survives the test. `before`: commands of
+    the shell that becomes the server."""
     process = subprocess.Popen(
-        redirected(command(plan, "--port", "0", "--json", *arguments), redirections),
+        redirected(command(plan, "--port", "0", "--json", *arguments), redirections, before),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,12 +1,18 @@
 """Descriptors that are kept for workers."""
 
 import os
+import resource
 from contextlib import closing
 
 import pytest
 
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.descriptors import RESERVED, DescriptorReserve, process_reserve
+from headrace.serving.workers.descriptors import (
+    RESERVED,
+    DescriptorReserve,
+    left_for_clients,
+    process_reserve,
+)
 from headrace.serving.workers.host import LocalHost
 from helpers.left_behind import descriptors, nothing_left_of
 
@@ -50,3 +56,18 @@ def test_where_others_took_them_meanwhile_nothing_fails() -> None:
         with reserve.given():
             pass
         reserve.leave()
+
+
+def test_clients_get_what_is_left_under_the_limit_when_two_plans_have_theirs() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (900, hard))
+    try:
+        left = left_for_clients(workers=4, files=3)
+        assert left < 900 - descriptors() - RESERVED - 2 * (4 + 3)
+        assert left_for_clients(workers=4, files=4) == left - 2
+        assert left_for_clients(workers=5, files=3) < left - 2
+        with open(os.devnull):
+            assert left_for_clients(workers=4, files=3) == left - 1
+        assert left_for_clients(workers=1_000, files=0) < 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,6 +1,7 @@
 """Bringing a plan to life: engine, apps, fronts and what watches them, until it is told to stop."""
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.engine.plan_in_service import ServedPlan
     from headrace.serving.front.base import FrontOptions
+    from headrace.serving.front.http_messages import Limits
+
+log = logging.getLogger("headrace.serve")
 
 
 async def run_server(
@@ -57,7 +61,7 @@ async def run_server(
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
-    log = AppLog(names, logs.open, logs.join, logs.leave)
+    app_log = AppLog(names, logs.open, logs.join, logs.leave)
     policy = engine["policy"] or policy_for(served.plan)
     try:
         chosen_for(topology, policy)
@@ -68,7 +72,7 @@ async def run_server(
             "--replan: does not follow plans with depths (`--planner malleable`), whose slots go to"
             " whoever needs them anyway; leave it out"
         )
-    sink = log.open(topology.event_log_header("live", policy))
+    sink = app_log.open(topology.event_log_header("live", policy))
     running = Engine(
         served.plan,
         served.profiles,
@@ -78,12 +82,13 @@ async def run_server(
         counts=logs.counters,
         **engine,
     )
-    changeover = Changeover(running, plan_path, engine["executor"], log.open)
+    changeover = Changeover(running, plan_path, engine["executor"], app_log.open)
     lived: Any = running
     behind: Any = ByShape(running, pad)
     if functions is not None:
-        behind = lived = AppRuntime(running, functions, logs.counters, log)
+        behind = lived = AppRuntime(running, functions, logs.counters, app_log)
         changeover.check = behind.check
+    options = replace(options, limits=_limits(served, engine, options, grpc_port))
     core = ProtocolCore(behind, logs.counters, sequence_idle_us, residences=running)
     changeover.on_switch = core.refresh
     http = FRONTS["http"](core, options)
@@ -110,3 +115,30 @@ async def run_server(
             task.cancel()
         await asyncio.gather(*aside, return_exceptions=True)
         logs.close()
+
+
+def _limits(
+    served: "ServedPlan", engine: dict[str, Any], options: "FrontOptions", grpc_port: int | None
+) -> "Limits":
+    """Of each front: those of the options, or fewer connections where descriptors are few."""
+    from headrace.serving.front.seat_limits import seated_within
+    from headrace.serving.workers.descriptors import descriptor_limit, left_for_clients
+
+    slots, deployments = len(served.plan.slots), served.plan.deployments
+    stages = sum(len(each.stages) for model in deployments for each in model.pipelines)
+    weights = 2 * len(deployments)
+    left = left_for_clients(min(slots, engine["processes"] or slots), stages + weights)
+    fronts = 1 if grpc_port is None else 2
+    limits, usual = seated_within(left // fronts, options.limits), options.limits
+    if limits.connections < usual.connections:
+        log.warning(
+            "each port has at most %d connections at a time, and %d of one stranger, where %d and"
+            " %d are usual: the server may have no more than %d files open; raise its hard limit"
+            " (ulimit -Hn, LimitNOFILE)",
+            limits.connections,
+            limits.connections_per_stranger,
+            usual.connections,
+            usual.connections_per_stranger,
+            descriptor_limit(),
+        )
+    return limits

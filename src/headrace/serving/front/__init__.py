@@ -1,7 +1,8 @@
 """Fronts: each speaks one protocol, and translates it to the protocol core and back.
 
 base           what a front is, and what it is made from; table: one row per front
-http_exchange  one request; http_server what connections share; seats who may hold them
+http_exchange  one request; http_server what connections share; seats who may hold them,
+               seat_limits how many
 peer_user      whose a connection is; arrivals when its bytes reached the machine
 access         who may ask, under every protocol: tokens, loopback, origins
 

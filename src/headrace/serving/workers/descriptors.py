@@ -9,20 +9,44 @@ stay lost for as long as these hold on, so some are held open for it.
 import contextlib
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from functools import cache
 
 RESERVED = 8
 """A socket pair, a pipe, /dev/null, and room for what the start of a process opens beside."""
+_SERVER = 48
+"""What a server opens besides plans and clients: the reserve, its loop and listeners, the admin's
+connections, the apps' process, and what it reads for a moment."""
+_PLAN = 8
+"""An arena, an event log, a clock."""
+_WORKER = 2
 
 
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one; returns what it is now. Workers inherit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit to the hard one. Workers inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return hard
-    return soft
+
+
+def descriptor_limit() -> int:
+    """How many this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def left_for_clients(workers: int, files: int) -> int:
+    """How many descriptors are left when a server has what it needs besides those that are open
+    now; negative where it lacks some.
+
+    Args:
+        workers: of a plan.
+        files: that its stages are read from. Both are needed twice: the next plan is loaded beside
+            the one in service.
+    """
+    needed = _SERVER + 2 * (_PLAN + _WORKER * workers + files)
+    return descriptor_limit() - len(os.listdir("/dev/fd")) - needed
 
 
 class DescriptorReserve:
