@@ -11,6 +11,7 @@ from headrace.planning import solve
 from headrace.simulation.margin import choose_margin
 from headrace.simulation.trials import Choice, Workload, offered_mix
 from headrace.verify import verify
+from helpers.problems import make_problem, make_profile
 from helpers.shared import shared_problem
 
 UNSEEN = 77
@@ -56,6 +57,15 @@ def test_head_room_is_carried_and_verified(planner: str) -> None:
         assert deployment.throughput_rps >= 1.2 * (demand.rate_rps or 0.0)
     boasting = replace(plan, options=replace(plan.options, rate_headroom=50.0))
     assert {"rates"} <= {found.check for found in verify(boasting, problem.profiles)}
+
+
+def test_head_room_on_no_rate_changes_nothing_of_what_is_said() -> None:
+    problem = make_problem([make_profile("m", devices={"cpu": 1.0})], nodes={"n": {"cpu": 1}})
+    asked = replace(problem, options=replace(problem.options, rate_headroom=0.2))
+    plan, with_room = solve(problem).plan, solve(asked).plan
+    assert plan is not None
+    assert with_room is not None
+    assert with_room.binding == plan.binding
 
 
 def test_models_that_slow_each_other_do_so_in_the_trials() -> None:

@@ -32,9 +32,10 @@ def without_headroom(problem: Problem, result: PlanResult) -> PlanResult:
     if plan is None or not _differs(problem):
         return result
     binding = plan.binding
-    if problem.options.rate_headroom:
+    asked = rates_text(with_headroom(problem))
+    if problem.options.rate_headroom and asked:
         binding = binding.replace(
-            rates_text(with_headroom(problem)),
+            asked,
             f"{rates_text(problem)}, and {problem.options.rate_headroom:.4g} times as much on top,",
         )
     return replace(result, plan=replace(plan, demands=problem.demands, binding=binding))
