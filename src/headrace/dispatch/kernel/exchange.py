@@ -16,7 +16,7 @@ Cost: where no batch that has not begun has a member less important than r, a co
 """
 
 from headrace.compilation.loops import hot, kernel
-from headrace.dispatch.kernel import queues
+from headrace.dispatch.kernel import displacement, queues
 from headrace.dispatch.kernel.displacement import copy_hop, in_time, not_begun
 from headrace.dispatch.kernel.flow import leave_ready
 from headrace.dispatch.kernel.journal import ENDED, note
@@ -35,14 +35,34 @@ batch that has not begun has a larger one."""
 
 
 @kernel
-def take_place(s: State, model: int, least_size: int) -> tuple[int, int]:
-    """A place for the first request of a queue, in a batch of `least_size` or more.
+def make_room(s: State, model: int, now_us: int) -> tuple[int, int]:
+    """For the first request of a queue, which would be late.
 
     Returns:
-        (route, 1) of the batch to send now: the request alone, which `join` makes part of the batch
-        that gives a place; its path lies in the route's rows of `path`. (-1, 0): nobody has to
-        give one.
+        (route, size) of the batch to send now; its path lies in the route's rows of `path`.
+        (-1, 0): nobody has to give way, or it would not help.
     """
+    route, size = _take_place(s, model, 2)
+    if not size:
+        route, size = displacement.make_room(s, model, now_us)
+    if not size:
+        route, size = _take_place(s, model, 1)
+    return route, size
+
+
+@kernel
+def note_new(s: State, batch: int) -> None:
+    """A batch is sent, and has its path."""
+    if s.world[0].giving >= 0:
+        _join(s, batch)
+    displacement.note_urgency(s, batch)
+    _note_members(s, batch)
+
+
+@kernel
+def _take_place(s: State, model: int, least_size: int) -> tuple[int, int]:
+    """A place in a batch of `least_size` or more: the request is sent alone, and `_join` makes it
+    part of that batch."""
     world, first = s.world[0], s.requests[queues.at(s, model, 0)]
     if s.models[model].least_important <= first.priority:
         return -1, 0
@@ -97,7 +117,7 @@ def _may_join(s: State, batch: int, request: int) -> bool:
 
 
 @kernel
-def join(s: State, batch: int) -> None:
+def _join(s: State, batch: int) -> None:
     """The request that was sent alone is a member of the batch that gives it a place, and that
     batch is no more."""
     world = s.world[0]
@@ -118,8 +138,7 @@ def join(s: State, batch: int) -> None:
 
 
 @kernel
-def note_members(s: State, batch: int) -> None:
-    """A batch is new."""
+def _note_members(s: State, batch: int) -> None:
     mine, first = s.batches[batch], batch * s.world[0].size_max
     mine.least_important = s.requests[s.members[first]].priority
     for i in range(1, mine.size):

@@ -158,11 +158,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         if decision.what != DROP:
             return decision
     _tightest_to_front(s, model)
-    route, size = exchange.take_place(s, model, 2)
-    if not size:
-        route, size = displacement.make_room(s, model, now_us)
-    if not size:
-        route, size = exchange.take_place(s, model, 1)
+    route, size = exchange.make_room(s, model, now_us)
     if size:
         return send(route, size)
     return drop(DEADLINE, _backlog_us(s, model, now_us))
@@ -384,10 +380,7 @@ def on_dispatched(s: State, batch: int) -> None:
     for stage in range(mine.hops):
         take_path(s, batch, stage, first + stage, from_slot)
         from_slot = s.path[first + stage].slot
-    if s.world[0].giving >= 0:
-        exchange.join(s, batch)
-    displacement.note_urgency(s, batch)
-    exchange.note_members(s, batch)
+    exchange.note_new(s, batch)
     if s.world[0].evicted:
         displacement.requeue_evicted(s, mine.model)
     if s.models[mine.model].in_turns:
