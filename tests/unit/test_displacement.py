@@ -258,3 +258,21 @@ def test_a_request_that_is_to_run_apart_takes_no_place_beside_others() -> None:
 def test_nothing_is_taken_from_a_batch_that_runs() -> None:
     sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), request(9, 110, 310))
     assert answered(sim) == {0: 100, 2: 220, 3: 220}
+
+
+def test_no_place_is_taken_in_a_batch_whose_way_is_lost() -> None:
+    cut = make_route(make_stage([0], [100, 120]), make_stage([1], [100, 120]), name="cut")
+    whole = make_route(make_stage([2], [150]), name="whole")
+    sim = Sim(make_topology([cut, whole], slo_us=700))
+    sim.clock.call_at(70, lambda: sim.dispatcher.on_slot_lost(1))
+    others = [request(i, i, 600, priority=i % 2) for i in range(8)]
+    sim.run([*others, request(99, 75, 460)])
+    assert_each_request_ended_once(sim.events)
+    assert answered(sim)[99] <= 460
+
+
+def test_a_batch_that_changes_before_it_starts_is_counted_once() -> None:
+    sim = run_in_pairs(request(2, 1, 300), request(3, 1, 300, priority=1), request(9, 50, 260))
+    ran = [e for e in sim.events if isinstance(e, Ran)]
+    assert dict(sim.counts[0].batches) == {1: 1, 2: 1}
+    assert sum(sim.counts[0].batches.values()) == len(ran)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import count
 
 from headrace.dispatch.dispatcher import StageTime
-from headrace.serving.engine.drift_watch import LEAST_BATCHES, LOOKS, DriftWatch
+from headrace.serving.engine.drift_watch import IDLE_LOOKS, LEAST_BATCHES, LOOKS, DriftWatch
 
 BATCHES = count(LEAST_BATCHES)
 
@@ -67,16 +67,28 @@ def test_the_gauge_has_what_the_log_says() -> None:
     assert (watch.ratio("m/p0/0", 0), watch.ratio("m/p0/0", 1)) == (1.0, 1.4)
 
 
-def test_a_stage_that_runs_nothing_is_not_slow_and_nothing_is_said_of_it() -> None:
+def test_a_stage_that_runs_nothing_for_a_minute_is_not_slow_and_nothing_is_said_of_it() -> None:
     watch = DriftWatch()
     looks(watch, *[32.0] * LOOKS)
     last = at(32.0, next(BATCHES))
     assert watch.look(last) == []
+    assert [watch.look(last) for _ in range(IDLE_LOOKS - 1)] == [[]] * (IDLE_LOOKS - 1)
     assert watch.ratio("m/p0/0", 1) == 32.0
-    assert [watch.look(last) for _ in range(LOOKS)] == [[]] * LOOKS
+    assert watch.look(last) == []
     assert watch.ratio("m/p0/0", 1) == 1.0
     assert looks(watch, *[32.0] * (LOOKS - 1)) == [], "its looks begin anew"
     assert watch.ratio("m/p0/0", 1) == 1.0
+
+
+def test_a_stage_whose_batches_take_several_looks_is_slow_all_the_time() -> None:
+    watch = DriftWatch()
+    ratios = []
+    for batches in range(LEAST_BATCHES, LEAST_BATCHES + 20):
+        for _ in range(3):
+            watch.look(at(3.0, batches))
+            ratios.append(watch.ratio("m/p0/0", 1))
+    assert ratios.index(3.0) == 3 * (LOOKS - 1)
+    assert set(ratios[3 * LOOKS :]) == {3.0}
 
 
 def test_a_slot_that_others_stand_in_for_is_still_slow() -> None:

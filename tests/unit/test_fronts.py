@@ -1,6 +1,8 @@
 """A server has a list of fronts; one more is a file (line_front.py) and a row in a table."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -132,6 +134,25 @@ def test_who_has_connected_when_the_listener_is_closed_is_answered(tmp_path: Pat
 
     served.run(ask)
     assert served.core.counters["adder"].answered == 3
+
+
+def test_a_server_without_descriptors_stops_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Fronts(["http"], tmp_path, StartedEngine())
+
+    def none_left(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def ask(served: Fronts) -> None:
+        client = connected(served)
+        client.sendall(post("/v2/models/adder/infer", JSON))
+        assert (await told(client))[0] == 200
+        monkeypatch.setattr(os, "dup", none_left)
+
+    served.run(ask)
+    with pytest.raises(ConnectionRefusedError):
+        connected(served)
 
 
 def test_what_an_idle_client_has_sent_before_the_server_drains_is_answered(tmp_path: Path) -> None:

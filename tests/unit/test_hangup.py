@@ -1,5 +1,6 @@
 """SIGHUP has a server read its plan again, but for the one that comes with its terminal's end."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.lifecycle import Server
-from headrace.serving.terminal import LOOK_S, SETTLE_S, Terminal
+from headrace.serving.terminal import LOOK_S, SETTLE_S, Terminal, has_terminal
 from helpers.gateway import StartedEngine
 from helpers.virtual_loop import VirtualTimeLoop
 
@@ -114,3 +115,16 @@ def test_nohup_protects_a_server_from_its_terminals_end_and_not_from_being_told_
     world.run((5.0, World.hup), (10.0, World.goes), (10.1, World.hup), (60.0, World.hup))
     assert outcome(world) == (2, True)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("number", "there"), [(errno.EMFILE, True), (errno.ENXIO, False), (errno.EIO, False)]
+)
+def test_a_terminal_that_cannot_be_looked_for_is_not_gone(
+    number: int, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert has_terminal() is there

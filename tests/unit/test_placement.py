@@ -21,7 +21,7 @@ from headrace.serving.workers.cores import (
     slot_cores,
     threads_of,
 )
-from headrace.serving.workers.placement import refuse_unenforced, worker_specs
+from headrace.serving.workers.placement import refuse_unenforced, worker_count, worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
@@ -237,3 +237,9 @@ def test_an_executor_is_told_what_a_start_copies_and_never_over_a_second_device(
     with pytest.raises(PlanError, match="over a second device"):
         specs(helped, "auto")
     assert specs(helped, "emulated")
+
+
+def test_slots_that_compute_have_a_process_each_and_others_share_some() -> None:
+    plan = plan_of([2, 3])
+    assert [worker_count(plan, "emulated", processes) for processes in (None, 2, 9)] == [5, 2, 5]
+    assert worker_count(plan, "onnx", 2) == 5

@@ -194,6 +194,15 @@ def test_the_kernel_says_how_long_a_thread_has_waited_for_a_core(tmp_path: Path)
     assert waits.look_us() == 0
 
 
+def test_where_the_kernel_does_not_count_nothing_is_known(tmp_path: Path) -> None:
+    now_us = 0
+    waits = CoreWaits(str(tmp_path), lambda: now_us)
+    say(tmp_path, "R", "0 0 0")
+    assert waits.look_us() == 0
+    now_us = 600_000
+    assert waits.look_us() == 0, "it may compute"
+
+
 def test_a_wait_for_a_core_counts_while_it_lasts_and_once(tmp_path: Path) -> None:
     now_us = 0
     waits = CoreWaits(str(tmp_path), lambda: now_us)

@@ -123,11 +123,13 @@ def _limits(
     """Of each front: those of the options, or fewer connections where descriptors are few."""
     from headrace.serving.front.seat_limits import seated_within
     from headrace.serving.workers.descriptors import descriptor_limit, left_for_clients
+    from headrace.serving.workers.placement import worker_count
 
-    slots, deployments = len(served.plan.slots), served.plan.deployments
+    workers = worker_count(served.plan, engine["executor"], engine["processes"])
+    deployments = served.plan.deployments
     stages = sum(len(each.stages) for model in deployments for each in model.pipelines)
     weights = 2 * len(deployments)
-    left = left_for_clients(min(slots, engine["processes"] or slots), stages + weights)
+    left = left_for_clients(workers, stages + weights)
     fronts = 1 if grpc_port is None else 2
     limits, usual = seated_within(left // fronts, options.limits), options.limits
     if limits.connections < usual.connections:

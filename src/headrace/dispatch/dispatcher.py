@@ -337,6 +337,8 @@ class Dispatcher:
                 batch = batches[n[at + 3]]
                 batch.stage = stage = n[at + 4]
                 batch.attempt, batch.slot = n[at + 5], n[at + 6]
+                if not stage:  # before that it may be made anew, with other members
+                    self._counts[batch.model].batches[len(batch.requests)] += 1
                 driver.start_stage(batch, stage)
                 at += 7
             elif kind == DISPATCHED:
@@ -412,7 +414,6 @@ class Dispatcher:
         else:
             members = tuple([requests[i] for i in n[at + 9 : at + 9 + size]])
         self._batches[number] = Batch(n[at + 8], number, model, n[at + 4], members)
-        self._counts[model].batches[size] += 1
 
 
 class _Readers(dict[int, Callable[[memoryview, int], Numbers]]):

@@ -50,7 +50,7 @@ class BatchCounts:
 
     def __init__(self) -> None:
         self.batches: dict[int, int] = defaultdict(int)
-        """Batch size -> batches dispatched."""
+        """Batch size -> batches that were started."""
         self.run_us: dict[int, int] = defaultdict(int)
         """Batch size -> microseconds that slots ran for batches that have ended, all stages."""
 

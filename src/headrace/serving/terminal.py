@@ -6,6 +6,7 @@ to their jobs, as `kill` would. When it comes does: with the terminal's end, or 
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 
@@ -16,11 +17,12 @@ SETTLE_S = 2.0
 
 
 def has_terminal() -> bool:
-    """Whether a terminal controls this process, and is still there."""
+    """Whether a terminal controls this process, and is still there, or this cannot be found out,
+    for want of descriptors."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
     return True
 
 

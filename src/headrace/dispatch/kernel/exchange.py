@@ -22,6 +22,7 @@ from headrace.dispatch.kernel.flow import leave_ready
 from headrace.dispatch.kernel.journal import ENDED, note
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.probing import release_from
+from headrace.dispatch.kernel.reservation_tables import SLOT
 from headrace.dispatch.kernel.rows import remove_batch
 
 FIELDS = {
@@ -107,11 +108,16 @@ def _find(s: State, model: int, least_size: int) -> int:
 
 @kernel
 def _may_join(s: State, batch: int, request: int) -> bool:
-    """It would be in time there, and may run with the others (`splitting`)."""
+    """It would be in time there, by a path that is reserved, and may run with the others
+    (`splitting`)."""
     mine, world = s.batches[batch], s.world[0]
     if s.requests[s.members[batch * world.size_max]].apart != s.requests[request].apart:
         return False
-    last = s.hops[batch * world.stages_max + mine.hops - 1]
+    first = batch * world.stages_max
+    for hop in range(first, first + mine.hops):
+        if s.reserved[3 * hop + SLOT].line < 0:
+            return False  # a pool on its way was lost
+    last = s.hops[first + mine.hops - 1]
     end_at = last.start_at + last.latency_us
     return in_time(s, mine.route, mine.size, end_at, s.requests[request].deadline_at)
 

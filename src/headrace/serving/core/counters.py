@@ -171,7 +171,7 @@ def _latencies(counters: Mapping[str, ModelCounters]) -> Measure:
 def _batches(counters: Mapping[str, ModelCounters]) -> Measure:
     return Measure(
         name="batches",
-        what="batches dispatched, by size",
+        what="batches that were started, by size",
         kind="counter",
         labels=("model", "size"),
         samples=[

@@ -4,10 +4,10 @@ are back.
 What is looked at is what the dispatcher reckons with: from the order to start a batch until its
 report is heard, on one slot, now. A stall takes a slot's level up for some tenths of a second, and
 of many slots there is always one; it says nothing of the stage. So a slot counts as slow by the
-least of its last LOOKS ratios. Without reports no level moves: a look at a stage that has run
-nothing since the one before says nothing, and looks at it begin anew. And where stages are short,
-as emulated ones may be, the way between gateway and worker is much of that time, whatever the
-worker takes; the sentence says so.
+least of its last LOOKS ratios. Without reports no level moves: a look at a stage of which nothing
+was heard since the one before says nothing, and after IDLE_LOOKS of them looks at it begin anew.
+And where stages are short, as emulated ones may be, the way between gateway and worker is much of
+that time, whatever the worker takes; the sentence says so.
 """
 
 import logging
@@ -23,6 +23,8 @@ ALARM, CALM = 1.25, 1.1
 LEAST_BATCHES = 50
 LOOKS = 3
 LOOK_EVERY_S = 2.0
+IDLE_LOOKS = 30
+"""A minute: batches of a stage that is served may well take seconds, or come that seldom."""
 
 
 class DriftWatch:
@@ -32,6 +34,8 @@ class DriftWatch:
         self._slow: set[str] = set()
         self._batches = Counter[str]()
         """Of each stage at the last look, on all slots."""
+        self._unheard = Counter[str]()
+        """Of each stage, looks since something was heard of it."""
         self._ratios: dict[tuple[str, int], tuple[float, ...]] = {}
         """By stage and slot, of the last looks."""
 
@@ -46,13 +50,18 @@ class DriftWatch:
         batches = Counter[str]()
         for time in times:
             batches[time.stage] += time.batches
+        for stage, count in batches.items():
+            self._unheard[stage] = 0 if count != self._batches[stage] else self._unheard[stage] + 1
         before, self._ratios = self._ratios, {}
         worst: dict[str, float] = {}
         for time in times:
-            if time.batches < LEAST_BATCHES or batches[time.stage] == self._batches[time.stage]:
+            place, unheard = (time.stage, time.slot), self._unheard[time.stage]
+            if time.batches < LEAST_BATCHES or unheard >= IDLE_LOOKS:
                 continue
-            place = time.stage, time.slot
-            ratios = self._ratios[place] = (*before.get(place, ()), time.ratio)[-LOOKS:]
+            ratios = before.get(place, ())
+            if not unheard:
+                ratios = (*ratios, time.ratio)[-LOOKS:]
+            self._ratios[place] = ratios
             if len(ratios) == LOOKS:
                 worst[time.stage] = max(worst.get(time.stage, 0.0), min(ratios))
         self._batches = batches

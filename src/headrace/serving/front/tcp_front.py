@@ -111,7 +111,10 @@ class TcpFront(ABC):
         wait for a listener when it is closed, and what they have asked would be lost."""
         if self._listener is None:
             return
-        copies = [socket.socket(fileno=os.dup(own.fileno())) for own in self._listener.sockets]
+        copies = []
+        with suppress(OSError):  # no descriptors: none either for those who would be let in
+            for own in self._listener.sockets:
+                copies.append(socket.socket(fileno=os.dup(own.fileno())))
         self._listener.close()
         self._listener = None
         for copy in copies:

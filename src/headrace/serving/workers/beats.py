@@ -77,6 +77,8 @@ class CoreWaits:
         except (OSError, ValueError):
             return 0
         now_us = self._now_us()
+        if not times:
+            return 0  # it runs, so the kernel does not count
         ready_after = (ran_ns, times) if state == b"R" else None
         if ready_after is None or ready_after != self._ready_after:
             self._ready_after, self._seen_at_us = ready_after, now_us

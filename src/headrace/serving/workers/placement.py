@@ -279,6 +279,12 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
+def worker_count(plan: Plan, choice: ExecutorChoice, processes: int | None) -> int:
+    """How many processes serve the plan's slots, where those that compute nothing share so many."""
+    held = sum(executor(kind_for(slot.device, choice)).hold is not None for slot in plan.slots)
+    return len(plan.slots) - held + (held if processes is None else min(held, processes))
+
+
 class _SharedStages:
     """Of one model of a malleable plan; looked up when the first is needed."""
 
