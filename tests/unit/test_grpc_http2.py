@@ -139,6 +139,10 @@ WRONG: dict[str, Wrong] = {
         frames.COMPRESSION_ERROR,
         lambda _: frames.frame(H, WHOLE, 1, b"\xff\xff\xff\xff\xff\xff\x7f"),
     ),
+    "number without end": (
+        frames.COMPRESSION_ERROR,
+        lambda _: frames.frame(H, WHOLE, 1, b"\x3f" + b"\xff" * 30_000),
+    ),
     "header bomb": (
         frames.ENHANCE_YOUR_CALM,
         lambda _: frames.frame(H, WHOLE, 1, _ENTRY + b"\xbe" * 100),

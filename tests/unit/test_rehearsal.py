@@ -181,7 +181,22 @@ def test_a_damaged_rehearsal_is_ignored_and_said_to_be(
     code, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
 
     assert code == 0
-    assert err.count("is ignored, since it cannot be read as the findings of a rehearsal") == 1
+    assert err.count(f"the rehearsal in {findings} is ignored: ") == 1
+
+
+@pytest.mark.parametrize("line", [0, 2])
+def test_a_damaged_log_of_a_rehearsal_is_ignored_and_said_to_be(
+    run: Run, rehearsed: Path, line: int
+) -> None:
+    _, events = rehearsal_paths(rehearsed)
+    lines = events.read_bytes().split(b"\n")
+    events.write_bytes(b"\n".join([*lines[:line], b"{]", *lines[line + 1 :], b""]))
+
+    code, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
+
+    assert code == 0
+    assert err.count(f"the rehearsal in {events} is ignored: ") == 1
+    assert "execution times" not in err
     assert "execution times" not in err
 
 

@@ -72,15 +72,29 @@ def test_the_least_recently_active_of_a_peer_gives_way() -> None:
     assert [client.transport.closed for client in clients] == [False, True, False]
 
 
-def test_who_gives_way_is_gone_without_its_consent_once_its_answer_is_taken() -> None:
+def test_a_stranger_that_gives_way_is_gone_without_its_consent() -> None:
     bench = Bench(token=TOKEN, limits=Limits(connections=2))
-    with_answer, without = (remote(bench, "192.0.2.1") for _ in range(2))
-    with_answer.transport.untaken_bytes = 1
-    for client in (with_answer, without):
+    clients = [remote(bench, "192.0.2.1") for _ in range(2)]
+    clients[0].transport.untaken_bytes = 1
+    for client in clients:
         client.transport.stuck = True
         remote(bench, "192.0.2.1").take_turns()
-    assert (with_answer.transport.closed, with_answer.transport.aborted) == (True, False)
-    assert without.transport.aborted
+    assert [client.transport.aborted for client in clients] == [True, True]
+
+
+def test_who_has_the_token_and_gives_way_may_take_its_answer_first() -> None:
+    bench = Bench(token=TOKEN, limits=Limits(connections=2))
+    clients = [remote(bench, "192.0.2.1") for _ in range(2)]
+    for client in clients:
+        assert asked(client, get("/v2", f"Authorization: Bearer {TOKEN}")) == 200
+        client.transport.stuck = True
+    clients[0].transport.untaken_bytes = 1
+    for _ in clients:
+        local(bench, OWNER).take_turns()
+    assert [(each.transport.closed, each.transport.aborted) for each in clients] == [
+        (True, False),
+        (True, True),
+    ]
 
 
 def test_who_showed_the_token_does_not_give_way_to_who_did_not() -> None:
@@ -169,3 +183,14 @@ def test_the_kernels_answer_does_not_need_the_table_of_all_connections(tmp_path:
     assert kernel.works()
     assert kernel.user(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
     assert kernel.user(("127.0.0.1", 1), ("::1", 2)) is None
+
+
+def test_who_finds_no_seat_is_told_so_as_long_as_not_too_many_are() -> None:
+    limits = Limits(
+        connections=1, connections_per_stranger=1, reserved_connections=0, turned_away=2
+    )
+    bench = Bench(FakeEngine(at_once=False), token=TOKEN, limits=limits)
+    local(bench, OWNER).send(INFER)
+    others = [remote(bench, "192.0.2.2") for _ in range(4)]
+    assert [bool(each.transport.written) for each in others] == [True, True, False, False]
+    assert [each.transport.aborted for each in others] == [False, False, True, True]

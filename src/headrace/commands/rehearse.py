@@ -173,20 +173,23 @@ def kept_rehearsal(plan: Path) -> "Rehearsal | None":
     findings, events = rehearsal_paths(plan)
     try:
         found = msgspec.json.decode(findings.read_bytes(), type=Rehearsal)
-        if not events.exists():
-            return None
-        is_measured = read_header(events).clock == "live"
     except FileNotFoundError:
         return None
-    except (OSError, *JSON_ERRORS, DocumentError) as error:
-        labelled(
-            "warning: ",
-            f"{findings} is ignored, since it cannot be read as the findings of a rehearsal:"
-            f" {error}",
-            "bold yellow",
-        )
+    except (OSError, *JSON_ERRORS) as error:
+        _ignored(findings, error)
+        return None
+    if not events.exists():
+        return None
+    try:
+        is_measured = read_header(events).clock == "live"
+    except DocumentError as error:
+        _ignored(events, error)
         return None
     return found if is_measured and found.plan_sha256 == sha256_file(plan) else None
+
+
+def _ignored(path: Path, error: Exception) -> None:
+    labelled("warning: ", f"the rehearsal in {path} is ignored: {error}", "bold yellow")
 
 
 def run_rehearsal(
@@ -352,16 +355,22 @@ def rehearsed_times(
     """For `simulate`: the event log beside the plan, and the findings' `levels`; (None, {}) where
     there is no rehearsal of this very plan."""
     from headrace.catalog.event_log import read_event_log
+    from headrace.domain.errors import DocumentError
 
     found = kept_rehearsal(path)
     if found is None:
         return None, {}
     _, events = rehearsal_paths(path)
+    try:
+        times = read_event_log(events, allow_cut_short=True)
+    except DocumentError as error:
+        _ignored(events, error)
+        return None, {}
     notices.print(
         f"execution times: those of the rehearsal in {events} (--profile-times: the profile's)",
         soft_wrap=True,
     )
-    return read_event_log(events, allow_cut_short=True), found.levels
+    return times, found.levels
 
 
 def _rates(rates_rps: dict[str, float]) -> str:

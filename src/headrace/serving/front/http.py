@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Response, internal_error, problem
 from headrace.serving.front.http_reading import HEAD, IDLE, NEVER, HttpReader
+from headrace.serving.front.seats import STRANGER
 
 if TYPE_CHECKING:
     from headrace.serving.front.http_server import HttpServer
@@ -72,7 +73,7 @@ class HttpConnection(HttpReader):
         self._handler.meet(self)
 
     def turn_away(self) -> bool:
-        if len(self._server.connections) > 2 * self._limits.connections:
+        if len(self._server.connections) - len(self._server.seats) > self._limits.turned_away:
             self.transport.abort()
             return False
         sentence = f"all {self._limits.connections} connections are in use"
@@ -91,9 +92,10 @@ class HttpConnection(HttpReader):
         """Its seat is needed by another."""
         if self._reading == IDLE and not self._deaf:
             self.transport.close()
-            if not self.waiting_bytes:
-                # With TLS, closing waits for the client to say goodbye too: whoever does not would
-                # stay beside its seat. In the loop's next turn what was written is sent.
+            if self.standing == STRANGER or not self.waiting_bytes:
+                # Closing waits for the client to take what was written, and with TLS to say goodbye
+                # too: whoever does not would stay beside its seat. In the loop's next turn what
+                # the kernel takes is on its way.
                 self._server.soon(self.transport.abort)
         else:
             self.transport.abort()

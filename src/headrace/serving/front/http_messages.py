@@ -43,6 +43,8 @@ class Limits:
     """Of one user or address that has shown no token."""
     reserved_connections: int = 64
     """Beyond `connections`: for the owner, for those with the token, and for health probes."""
+    turned_away: int = 1024
+    """Connections without a seat at a time that are told so; more are cut off."""
     pipelined: int = 16
     """Requests read ahead on one connection; beyond, the server stops reading from it."""
     calls: int = 1024

@@ -9,7 +9,7 @@ from dataclasses import replace
 from headrace.serving.front.http_messages import Limits
 
 _COMING = 8
-"""Of so many descriptors one is for connections that come, or give way."""
+"""Of so many descriptors one is for connections that come, are turned away, or give way."""
 _LEAST = 4
 
 
@@ -23,11 +23,13 @@ def seated_within(descriptors: int, limits: Limits) -> Limits:
     >>> few = seated_within(140, Limits())
     >>> few.connections, few.connections_per_stranger, few.reserved_connections
     (116, 29, 7)
-    >>> seated_within(2_000, Limits()) == Limits()
+    >>> seated_within(20_000, Limits()) == Limits()
     True
     """
+    coming = descriptors // _COMING
+    limits = replace(limits, turned_away=max(0, min(limits.turned_away, coming // 2)))
     usual = limits.connections + limits.reserved_connections
-    seats = descriptors - descriptors // _COMING
+    seats = descriptors - coming
     if seats >= usual:
         return limits
     reserved = max(1, seats * limits.reserved_connections // usual)
