@@ -18,10 +18,10 @@ def said(caplog: pytest.LogCaptureFixture, app: str | None) -> list[str]:
     log = HeldLog()
     with caplog.at_level(logging.WARNING, "headrace.apps"):
         for lag_us in (300_000, 322_000):
-            log.note(Beat(cpu_us=0, lag_us=lag_us, held=True, app=app, stack=STACK))
+            log.note(held(app, lag_us))
         for lag_us in (310_000, 0):
             log.note(Beat(cpu_us=0, lag_us=lag_us, held=False, app="", stack=""))
-    assert log.held_us == 322_000
+    assert log.held_us == (0 if app is None else 322_000), "functions' time is counted"
     return [record.getMessage() for record in caplog.records]
 
 
@@ -42,6 +42,26 @@ def test_a_loop_that_does_not_get_to_run_is_no_apps_fault(
         f"the loop of the apps' process has not got to run for 300 ms\n{STACK}",
         "the loop of the apps' process did not get to run for 322 ms",
     ]
+
+
+def held(app: str | None, lag_us: int) -> Beat:
+    return Beat(cpu_us=0, lag_us=lag_us, held=True, app=app, stack=STACK)
+
+
+def test_a_process_that_is_ended_while_it_is_held_up_takes_no_time_out_of_the_count() -> None:
+    log = HeldLog()
+    log.note(held("traffic", 10_000_000))
+    log.begin()
+    assert log.held_us == 10_000_000
+    log.note(held("traffic", 300_000))
+    assert log.held_us == 10_300_000
+
+
+def test_the_count_does_not_fall_when_no_function_runs_any_more() -> None:
+    log = HeldLog()
+    log.note(held("traffic", 300_000))
+    log.note(held(None, 400_000))
+    assert log.held_us == 300_000
 
 
 def test_a_loop_that_runs_no_function_is_held_up_by_no_app() -> None:

@@ -11,13 +11,9 @@ class HeldLog:
     """Says once that all apps are held up, and once for how long they were."""
 
     def __init__(self) -> None:
-        self._before_us = 0
+        self.held_us = 0
+        """By functions, in all, so far; never falls."""
         self._now: Beat | None = None
-
-    @property
-    def held_us(self) -> int:
-        """In all, so far."""
-        return self._before_us + (self._now.lag_us if self._now else 0)
 
     def begin(self) -> None:
         """Another process: it is not held up."""
@@ -27,12 +23,18 @@ class HeldLog:
         if beat.held:
             if self._now is None:
                 logger.warning("%s\n%s", _holds(beat), beat.stack.rstrip())
+            self._count(beat.lag_us, beat.app)
             self._now = beat
         elif self._now is not None:
             held_us = max(beat.lag_us, self._now.lag_us)
             logger.warning("%s for %d ms", _held(self._now.app), held_us // 1000)
-            self._before_us += held_us
+            self._count(held_us, self._now.app)
             self._now = None
+
+    def _count(self, lag_us: int, app: str | None) -> None:
+        """What is new since the last sign; not where no function ran."""
+        if app is not None:
+            self.held_us += max(0, lag_us - (self._now.lag_us if self._now else 0))
 
 
 def _holds(beat: Beat) -> str:
