@@ -9,6 +9,7 @@ nobody else. Delays are those of workers, by the number of processes in a row th
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.domain.errors import DocumentError, HeadraceError, ProcessLimitError
 from headrace.serving.apps.frames import (
     AnyFrame,
     Beat,
@@ -36,6 +37,7 @@ from headrace.serving.apps.frames import (
 )
 from headrace.serving.apps.held import HeldLog
 from headrace.serving.workers.frames import FrameError
+from headrace.serving.workers.process_ends import ended_within, until_ended
 from headrace.serving.workers.restart_delays import RestartDelays
 from headrace.serving.workers.status import AppsStatus
 from headrace.serving.workers.worker_process import STOP_GRACE_S
@@ -100,6 +102,11 @@ class _Process:
     """One incarnation. At birth it begins to load the files."""
 
     def __init__(self, paths: Sequence[Path], threads: int, cores: Sequence[int]) -> None:
+        """
+        Raises:
+            ProcessLimitError: the system starts no more processes.
+            OSError: it cannot be started.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         watch, beats = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", "-m", "headrace.serving.apps.process"]
@@ -115,18 +122,22 @@ class _Process:
                 # and niceness holds.
                 process_group=0,
             )
-        except OSError:
+        except OSError as error:
             ours.close()
             watch.close()
+            if error.errno == errno.EAGAIN:
+                raise ProcessLimitError("the apps' process") from error
             raise
         finally:
             # Only the process may hold its ends, or its death would go unnoticed.
             theirs.close()
             beats.close()
         self.channel, self.watch = ours, watch
+        ours.setblocking(False)
+        watch.setblocking(False)
 
-    def wait_ready(self) -> tuple[DescribedFile, ...]:
-        """Blocks until the files are loaded.
+    async def ready(self) -> tuple[DescribedFile, ...]:
+        """Wait until the files are loaded.
 
         Raises:
             DocumentError: they cannot be.
@@ -134,15 +145,20 @@ class _Process:
         got: list[AnyFrame] = []
         failed: list[str] = []
         link = Link(lambda frame, tensors: got.append(frame), failed.append)
-        self.channel.settimeout(LOAD_TIMEOUT_S)
+        loop = asyncio.get_running_loop()
         try:
-            while not got and not failed:
-                count = self.channel.recv_into(link.get_buffer(-1))
-                if not count:
-                    raise DocumentError(f"apps: their process {self.ended()} while it loaded them")
-                link.buffer_updated(count)
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                while not got and not failed:
+                    count = await loop.sock_recv_into(self.channel, link.get_buffer(-1))
+                    if not count:
+                        raise DocumentError(
+                            f"apps: their process {self.ended()} while it loaded them"
+                        )
+                    link.buffer_updated(count)
+        except TimeoutError:
+            raise DocumentError(f"apps: not loaded after {LOAD_TIMEOUT_S:g} s") from None
         except OSError as error:
-            raise DocumentError(f"apps: not loaded after {LOAD_TIMEOUT_S:g} s: {error}") from error
+            raise DocumentError(f"apps: not loaded: {error}") from error
         if got and isinstance(got[0], Ready):
             return got[0].files
         why = got[0].message if got and isinstance(got[0], NotReady) else "; ".join(failed)
@@ -164,6 +180,14 @@ class _Process:
         self.process.wait()
         self.channel.close()
         self.watch.close()
+
+    async def end(self) -> None:
+        """As `reap`; the loop goes on meanwhile."""
+        self.process.kill()
+        try:
+            await until_ended(self.process)
+        finally:
+            self.reap()
 
 
 class AppHost:
@@ -196,10 +220,11 @@ class AppHost:
 
         Raises:
             DocumentError: a file cannot be loaded; nothing is left running.
+            ProcessLimitError: the system starts no more processes.
         """
         self._process = _Process(self._paths, self._threads, self._cores)
         try:
-            self.files = self._process.wait_ready()
+            self.files = asyncio.run(self._process.ready())
         except HeadraceError:
             self.close()
             raise
@@ -252,9 +277,7 @@ class AppHost:
         if process is not None and self.up:
             self.send(Stop())
             self.up = False
-            try:
-                await asyncio.to_thread(process.process.wait, STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
+            if not await ended_within(process.process, STOP_GRACE_S):
                 logger.warning("the apps' process does not stop; killing it")
         await self._detach()
 
@@ -265,8 +288,6 @@ class AppHost:
         assert process is not None, "opened before it is attached"
         loop = asyncio.get_running_loop()
         self._lost_now.clear()
-        process.channel.setblocking(False)
-        process.watch.setblocking(False)
         link = self._link = Link(self._receive, self._lose)
         await loop.create_unix_connection(lambda: link, sock=process.channel)
         self._beat, self._beat_at_s = Beat(0, 0, False, "", ""), loop.time()
@@ -289,7 +310,7 @@ class AppHost:
             asyncio.get_running_loop().remove_reader(process.watch)
             self._cpu_before_us += self._beat.cpu_us
             self._beat = Beat(0, 0, False, "", "")
-            await asyncio.to_thread(process.reap)
+            await process.end()
 
     async def _keep(self) -> None:
         """Bring it up again whenever it is gone."""
@@ -310,7 +331,7 @@ class AppHost:
         try:
             # Born on this thread: the kernel kills it when that, its parent, is gone.
             self._process = _Process(self._paths, self._threads, self._cores)
-            files = await asyncio.to_thread(self._process.wait_ready)
+            files = await self._process.ready()
             if files != self.files:
                 raise DocumentError("apps: the files have changed; restart the server for that")
             await self._attach()
@@ -318,7 +339,7 @@ class AppHost:
             logger.error("the apps' process cannot be started again: %s", error)
             process, self._process = self._process, None
             if process is not None:
-                await asyncio.to_thread(process.reap)
+                await process.end()
             return
         logger.info("the apps' process is back")
 

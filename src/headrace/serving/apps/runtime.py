@@ -299,8 +299,10 @@ class AppRuntime:
         self._draining = True
         for request in list(self._requests.values()):
             request.stop("draining", _STOPPED)
-        await self._host.stop()
-        await self._engine.stop()
+        try:
+            await self._host.stop()
+        finally:
+            await self._engine.stop()
 
     # -- its work ------------------------------------------------------------------------------
 

@@ -18,13 +18,12 @@ from headrace.serving.workers.activity import CountedTime, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.channel import Channel, channel_pair
 from headrace.serving.workers.frames import AnyFrame, Expect, Failed, Load, Loaded, Stop
+from headrace.serving.workers.process_ends import ended_within, until_ended
 
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
 """From Stop to SIGTERM, and from there to SIGKILL."""
-_END_POLL_S = 0.005
-"""Whether a process has ended. Not in a thread: a server that stops may get none."""
 _LOOK_S = 1.0
 """Whether a worker that loads has a core."""
 _Reply: TypeAlias = Loaded | Failed
@@ -175,7 +174,7 @@ class WorkerProcess:
         """End it after its current batch, with more force when it does not; reap it."""
         self.send(Stop())
         for act in (self._process.terminate, self._process.kill):
-            if await self._ended_within(STOP_GRACE_S):
+            if await ended_within(self._process, STOP_GRACE_S):
                 break
             logger.warning("%s: the worker does not stop; %s", self._what, act.__name__)
             act()
@@ -186,19 +185,7 @@ class WorkerProcess:
         self._channel.close()
         if self._process.poll() is None:
             self._process.kill()
-        return await self._ended()
-
-    async def _ended_within(self, limit_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._ended(), limit_s)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _ended(self) -> int:
-        while (status := self._process.poll()) is None:
-            await asyncio.sleep(_END_POLL_S)
-        return status
+        return await until_ended(self._process)
 
     def _receive(self, frame: AnyFrame) -> None:
         if self._reply is not None and isinstance(frame, Loaded | Failed):

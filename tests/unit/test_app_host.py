@@ -1,0 +1,180 @@
+"""The apps' process and a server that gets no more threads or processes."""
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.apps import app, tensor
+from headrace.commands import event_loop
+from headrace.domain.errors import ProcessLimitError
+from headrace.serving.apps.frames import FromApps, Tensors
+from headrace.serving.apps.host import AppHost
+from headrace.serving.workers import restart_delays
+from helpers.live_server import PATIENCE_S
+from helpers.served_app import FakeModules, Served
+from helpers.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+APP = """
+import signal
+from pathlib import Path
+from headrace.apps import app, tensor
+
+if Path(__file__).with_name("hang").exists():
+    signal.pause()
+
+
+@app(name="app", inputs=[tensor("x", "float32", (2,))], outputs=[tensor("y", "float32", (2,))])
+async def function(x):
+    return {"y": x}
+"""
+
+
+@app(name="app", inputs=[tensor("x", "float32", (2,))], outputs=[tensor("y", "float32", (2,))])
+async def same(x: object) -> dict[str, object]:
+    return {"y": x}
+
+
+class Heard:
+    """What a host tells its runtime."""
+
+    def __init__(self) -> None:
+        self.times_up = 0
+        self.times_lost = 0
+
+    def on_frame(self, frame: FromApps, tensors: Tensors) -> None:
+        raise AssertionError("nothing was asked for")
+
+    def on_up(self) -> None:
+        self.times_up += 1
+
+    def on_lost(self, why: str) -> None:
+        self.times_lost += 1
+
+
+def refuse_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def refuse_process(*_: object, **__: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+def with_host(folder: Path, use: Callable[[AppHost, Heard], Awaitable[None]]) -> None:
+    file = folder / "app.py"
+    file.write_text(APP)
+    host = AppHost([file], threads=1)
+    host.events = heard = Heard()
+    host.open()
+
+    async def server() -> None:
+        await host.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await use(host, heard)
+
+    try:
+        event_loop.run(server())
+    finally:
+        host.close()
+
+
+def kill(host: AppHost) -> int:
+    process = process_of(host)
+    os.kill(process, 9)
+    return process
+
+
+def process_of(host: AppHost) -> int:
+    process = host.status().process_id
+    assert process is not None
+    return process
+
+
+def is_gone(process: int) -> bool:
+    """Also as a child that nobody has waited for."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_apps_come_back_to_a_server_that_gets_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(host: AppHost, heard: Heard) -> None:
+        monkeypatch.setattr(threading.Thread, "start", refuse_thread)
+        killed = kill(host)
+        await until(lambda: heard.times_up == 2)
+        assert is_gone(killed)
+        serving = process_of(host)
+        await host.stop()
+        assert is_gone(serving)
+
+    with_host(tmp_path, use)
+
+
+def test_apps_are_started_when_the_system_has_a_process_for_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(restart_delays, "RESTART_DELAYS_S", (0.0,))
+
+    async def use(host: AppHost, heard: Heard) -> None:
+        with monkeypatch.context() as limited:
+            limited.setattr(subprocess, "Popen", refuse_process)
+            kill(host)
+            await until(lambda: host.status().restarts >= 2)
+        await until(lambda: heard.times_up == 2)
+        await host.stop()
+
+    with_host(tmp_path, use)
+    assert "the apps' process cannot be started: a limit of processes" in caplog.text
+
+
+def test_a_stop_while_the_apps_are_loaded_again_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(host: AppHost, heard: Heard) -> None:
+        (tmp_path / "hang").touch()
+        killed = kill(host)
+        await until(lambda: host.status().process_id not in (killed, None))
+        loading = process_of(host)
+        monkeypatch.setattr(threading.Thread, "start", refuse_thread)
+        await host.stop()
+        assert is_gone(loading)
+
+    with_host(tmp_path, use)
+
+
+def test_apps_that_get_no_process_name_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", refuse_process)
+    with pytest.raises(ProcessLimitError, match="the apps' process cannot be started"):
+        AppHost([tmp_path / "app.py"]).open()
+
+
+def test_the_models_are_stopped_also_where_the_apps_are_not() -> None:
+    stopped: list[str] = []
+
+    class Modules(FakeModules):
+        async def stop(self) -> None:
+            stopped.append("models")
+
+    async def fail() -> None:
+        raise ProcessLimitError("a thread")
+
+    async def test() -> None:
+        served = Served(same, Modules())
+        served.host.stop = fail  # type: ignore[method-assign]
+        with pytest.raises(ProcessLimitError):
+            await served.runtime.stop()
+
+    asyncio.run(test())
+    assert stopped == ["models"]
