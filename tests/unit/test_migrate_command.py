@@ -154,8 +154,11 @@ def test_an_answer_that_is_not_utf_8_is_none_of_headrace(
 
     class Stranger(StreamRequestHandler):
         def handle(self) -> None:
-            while self.rfile.readline().strip():
-                pass
+            length = 0
+            while line := self.rfile.readline().strip().lower():
+                if line.startswith(b"content-length:"):
+                    length = int(line.partition(b":")[2])
+            self.rfile.read(length)
             self.wfile.write(b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(content))
             self.wfile.write(content)
 
