@@ -38,13 +38,14 @@ from headrace.dispatch.topology import ModelRoutes, Topology
 
 FIELDS = {
     "world": {"evicted": 0, "evicted_at": 0},
-    "models": {"latest_at": 0, "lowest": -(1 << 62)},
-    "batches": {"priority": 0, "displaced_in": 0, "crossed": 0},
+    "models": {"latest_at": 0, "lowest": -(1 << 62), "least_important": -(1 << 62)},
+    "batches": {"priority": 0, "least_important": 0, "displaced_in": 0, "crossed": 0},
 }
 """`evicted`: how many of those that are `displaced`, the first ones, go back to their queues when
 the batch is made that needs their room; `evicted_at`: that instant.
-`latest_at`, `lowest`: no batch of the model that has not begun has a later deadline or a larger
-priority number. `priority`: of its most important request. `displaced_in`: the event in which the
+`latest_at`, `lowest`, `least_important`: no batch of the model that has not begun has a later
+deadline or a larger number. `priority`, `least_important`: of its most and least important request.
+`displaced_in`: the event in which the
 batch was made or given another path. `crossed`: scratch; it found no other path."""
 
 TABLES = {
@@ -74,19 +75,22 @@ def note_urgency(s: State, batch: int) -> None:
     """A batch is new."""
     mine = s.batches[batch]
     first = batch * s.world[0].size_max
-    mine.priority = s.requests[s.members[first]].priority
+    mine.priority = mine.least_important = s.requests[s.members[first]].priority
     for i in range(1, mine.size):
-        mine.priority = min(mine.priority, s.requests[s.members[first + i]].priority)
+        priority = s.requests[s.members[first + i]].priority
+        mine.priority = min(mine.priority, priority)
+        mine.least_important = max(mine.least_important, priority)
     mine.displaced_in = s.world[0].event
-    _note_bounds(s, batch)
+    note_bounds(s, batch)
 
 
 @hot
-def _note_bounds(s: State, batch: int) -> None:
+def note_bounds(s: State, batch: int) -> None:
     mine = s.batches[batch]
     model = s.models[mine.model]
     model.latest_at = max(model.latest_at, mine.deadline_at)
     model.lowest = max(model.lowest, mine.priority)
+    model.least_important = max(model.least_important, mine.least_important)
 
 
 @kernel
@@ -155,7 +159,7 @@ def _collect(s: State, model: int) -> int:
         batch = s.world[0].first_batch
         while batch >= 0:
             if not_begun(s, batch):
-                _note_bounds(s, batch)
+                note_bounds(s, batch)
             batch = s.batches[batch].after
     return count
 

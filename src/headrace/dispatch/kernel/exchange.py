@@ -15,9 +15,9 @@ Cost: where no batch that has not begun has a member less important than r, a co
 (`least_important`, a bound). Otherwise a pass over the members of the model's batches.
 """
 
-from headrace.compilation.loops import hot, kernel
+from headrace.compilation.loops import kernel
 from headrace.dispatch.kernel import displacement, queues
-from headrace.dispatch.kernel.displacement import copy_hop, in_time, not_begun
+from headrace.dispatch.kernel.displacement import copy_hop, in_time, not_begun, note_bounds
 from headrace.dispatch.kernel.flow import leave_ready
 from headrace.dispatch.kernel.journal import ENDED, note
 from headrace.dispatch.kernel.layout import State
@@ -25,14 +25,9 @@ from headrace.dispatch.kernel.probing import release_from
 from headrace.dispatch.kernel.reservation_tables import SLOT
 from headrace.dispatch.kernel.rows import remove_batch
 
-FIELDS = {
-    "world": {"giving": -1, "given": 0},
-    "models": {"least_important": -(1 << 62)},
-    "batches": {"least_important": 0},
-}
+FIELDS = {"world": {"giving": -1, "given": 0}}
 """`giving`: the batch whose member number `given` makes room for the request that is sent; -1: none
-does. `least_important`: of a batch, the largest priority number of its members; of a model, no
-batch that has not begun has a larger one."""
+does."""
 
 
 @kernel
@@ -57,7 +52,6 @@ def note_new(s: State, batch: int) -> None:
     if s.world[0].giving >= 0:
         _join(s, batch)
     displacement.note_urgency(s, batch)
-    _note_members(s, batch)
 
 
 @kernel
@@ -92,7 +86,7 @@ def _find(s: State, model: int, least_size: int) -> int:
     while batch >= 0:
         mine = s.batches[batch]
         if mine.model == model and not_begun(s, batch):
-            _note_bound(s, batch)
+            note_bounds(s, batch)
             less = mine.least_important > priority and mine.size >= least_size
             if less and _may_join(s, batch, first):
                 for i in range(mine.size):
@@ -141,19 +135,3 @@ def _join(s: State, batch: int) -> None:
     queues.insert(s, mine.model, leaves)
     note(s, ENDED, world.now_us, old.id, 0, 0)
     remove_batch(s, giving)
-
-
-@kernel
-def _note_members(s: State, batch: int) -> None:
-    mine, first = s.batches[batch], batch * s.world[0].size_max
-    mine.least_important = s.requests[s.members[first]].priority
-    for i in range(1, mine.size):
-        mine.least_important = max(mine.least_important, s.requests[s.members[first + i]].priority)
-    _note_bound(s, batch)
-
-
-@hot
-def _note_bound(s: State, batch: int) -> None:
-    mine = s.batches[batch]
-    model = s.models[mine.model]
-    model.least_important = max(model.least_important, mine.least_important)
