@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.domain.cluster import Cluster
+from headrace.domain.cluster import Cluster, is_cores
 from headrace.domain.errors import ProfileError
 from headrace.domain.plan import DepthStage, Stage
 from headrace.domain.profile import Profile
@@ -43,10 +43,6 @@ NEVER_US = 1 << 50
 
 BYTES_PER_US_AT_1_GBPS = 125
 """10^9 bits per second."""
-
-
-HOST_DEVICE = "cpu"
-"""The device type whose slots are cores of the machine."""
 
 
 class Latency(NamedTuple):
@@ -225,7 +221,7 @@ def link_bytes_per_us(bandwidth_gbps: float) -> float:
 
 def shares_gateway_cores(cluster: Cluster, device: str) -> bool:
     """Whether slots of this type have the cores that the gateway runs on: those of the one node."""
-    return device == HOST_DEVICE and len(cluster.nodes) == 1
+    return is_cores(device) and len(cluster.nodes) == 1
 
 
 def transfer_us(size_bytes: int, *bytes_per_us: float | None) -> int:

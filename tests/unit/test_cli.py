@@ -279,6 +279,7 @@ def test_kinds_are_listed_for_people_and_for_programs(run: Run) -> None:
         ("simulate", ["--slower-from-s", "5"], "does nothing without --slower or --delay-ms"),
         ("load", ["--attainment", "0.9"], "load: --attainment does nothing without --find-max"),
         ("load", ["--find-max", "--load-factor", "1"], "--rps says where it starts"),
+        ("load", ["--find-max", "--plan", "plan.json"], "tries rates of its own"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_refused(

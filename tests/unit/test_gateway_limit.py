@@ -50,12 +50,13 @@ def test_a_plan_promises_no_more_than_the_gateway_passes_on_and_says_so() -> Non
     assert "it takes 40 us per request: at most 25,000 requests/s" in plan.binding
 
 
-def test_beside_the_gateway_a_slot_pays_what_it_takes_there() -> None:
-    alone = profile("m", 40, device="cpu", block_us=1_000)
+@pytest.mark.parametrize("cores", ["cpu", "cpu-efficient"])
+def test_beside_the_gateway_a_slot_pays_what_it_takes_there(cores: str) -> None:
+    alone = profile("m", 40, device=cores, block_us=1_000)
     shared = replace(alone, gateway_shared_us=200)
 
     of_alone, of_shared = (
-        planned(make_problem([each], nodes={"n": {"cpu": 1}}, slo_us=SLO_US)).objective
+        planned(make_problem([each], nodes={"n": {cores: 1}}, slo_us=SLO_US)).objective
         for each in (alone, shared)
     )
 

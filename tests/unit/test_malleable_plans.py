@@ -161,12 +161,13 @@ def test_weights_that_no_device_holds_are_refused_and_small_devices_are_not_used
     assert f"would need {needed:,}" in refusal
 
 
-def test_cores_of_a_machine_hold_the_weights_once_together() -> None:
-    profile = make_profile("m", blocks=4, devices={"cpu": 1.0})
+@pytest.mark.parametrize("cores", ["cpu", "cpu-efficient"])
+def test_cores_of_a_machine_hold_the_weights_once_together(cores: str) -> None:
+    profile = make_profile("m", blocks=4, devices={cores: 1.0})
     half = profile.weights_bytes(0, 4) // 2 + 1
-    cluster = make_cluster({"n0": {"cpu": 2}}, memory_bytes={"cpu": half})
+    cluster = make_cluster({"n0": {cores: 2}}, memory_bytes={cores: half})
     planned(make_problem([profile], cluster=cluster, options=OPTIONS))
-    cluster = make_cluster({"n0": {"cpu": 2}}, memory_bytes={"cpu": half - 2})
+    cluster = make_cluster({"n0": {cores: 2}}, memory_bytes={cores: half - 2})
     assert "memory" in refusal_of(make_problem([profile], cluster=cluster, options=OPTIONS))
 
 

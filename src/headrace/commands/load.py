@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, labelled, next_step, notices, print_json
+from headrace.commands.output import console, labelled, next_step, notices, print_json, quoted
 
 if TYPE_CHECKING:
     from headrace.commands.offer import Offer
@@ -144,6 +144,11 @@ def load(
         raise DocumentError(
             "--load-factor is of what is planned, and --find-max tries one rate after the other:"
             " leave one out; --rps says where it starts"
+        )
+    if find_max and plan is not None:
+        raise DocumentError(
+            "--plan says what rates to offer and how many items to draw, and --find-max tries rates"
+            " of its own, of requests of --items: leave one out"
         )
     paths = input_paths(input or [])
     options = LoadOptions(
@@ -289,7 +294,7 @@ def _measure(
         console.print(lateness_line(report, result.connections), soft_wrap=True)
     if any(each.distorted for each in results.values()):
         labelled("warning: ", DISTORTED, "bold yellow")
-    next_step(f"headrace load {url} --model {result.model} --find-max")
+    next_step(f"headrace load {quoted(url)} --model {result.model} --find-max")
 
 
 def _find_max(
@@ -341,4 +346,6 @@ def _find_max(
         )
         console.print(highest, soft_wrap=True)
     if result.highest_rps is not None:
-        next_step(f"headrace load {url} --model {model} --rps {0.8 * result.highest_rps:.4g}")
+        next_step(
+            f"headrace load {quoted(url)} --model {model} --rps {0.8 * result.highest_rps:.4g}"
+        )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.commands.output import console, next_step, notices
+from headrace.commands.output import console, next_step, notices, quoted
 
 PATIENCE_S = 900.0
 """Loading a large model onto every slot takes minutes."""
@@ -62,7 +62,7 @@ def migrate(
     else:
         _print(answer)
     if admin_socket is None:  # else nobody has said where the server listens
-        next_step(f"curl {url}/metrics")
+        next_step("curl " + quoted(f"{url}/metrics"))
 
 
 def _default_socket(url: str) -> Path:

@@ -54,7 +54,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def next_step(command: str) -> None:
-    """Tell the user what usually comes next; `quoted` paths in it."""
+    """Tell the user what usually comes next; with `quoted` paths and addresses."""
     labelled("next:  ", command)
 
 
@@ -68,13 +68,15 @@ def labelled(label: str, text: str, style: str = "dim") -> None:
     notices.print(Text.assemble((label, style), text), soft_wrap=True)
 
 
-def quoted(path: Path) -> str:
+def quoted(word: Path | str) -> str:
     """As a shell takes it.
 
     >>> quoted(Path("my plans/plan.json"))
     "'my plans/plan.json'"
+    >>> quoted("http://[::1]:8000")
+    "'http://[::1]:8000'"
     """
-    return shlex.quote(str(path))
+    return shlex.quote(str(word))
 
 
 def wrote(*paths: Path | str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from headrace.commands.output import console, labelled, next_step
+from headrace.commands.output import console, labelled, next_step, quoted
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -23,7 +23,7 @@ def print_ready(
     from headrace.reporting.plan_table import ready_table
 
     console.print(ready_table(plan, levels))
-    url = urls[0]
+    url = quoted(urls[0])
     listening = Text.assemble("listening on ", (" and ".join(urls), "bold"))
     console.print(listening, soft_wrap=True)
     if token_path is not None:

@@ -15,6 +15,16 @@ WHOLE = Fraction(1)
 CORE_TYPES = "cpu*"
 """A pattern of names: device types whose slots are cores of the machine that serves them."""
 
+
+def is_cores(device: str) -> bool:
+    """Whether slots of a device type of that name are cores of the machine that serves them.
+
+    >>> is_cores("cpu"), is_cores("cpu-efficient"), is_cores("l4")
+    (True, True, False)
+    """
+    return fnmatchcase(device, CORE_TYPES)
+
+
 LEAST_UTILISATION = 1e-3
 """Less is no part of a device to plan with."""
 
@@ -72,7 +82,7 @@ class DeviceType(Record, frozen=True, kw_only=True):
             )
         if self.cores < 1:
             raise DocumentError(f"device type {self.name!r}: cores {self.cores} must be at least 1")
-        if self.copy_stream and fnmatchcase(self.name, CORE_TYPES):
+        if self.copy_stream and is_cores(self.name):
             raise DocumentError(
                 f"device type {self.name!r}: copy_stream: its slots are cores, and a core that"
                 " loads weights does not execute meanwhile\n"

@@ -6,12 +6,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from headrace.catalog.documents import sha256_file, write_document
-from headrace.cost import HOST_DEVICE, TimedStage, cost_model
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import BlockTimes, Profile
 from headrace.domain.tensors import VARIES
 from headrace.planning import solve
+from headrace.profiling.devices import CPU
 
 MOST_STAGE_US = 1_000
 """Of a batch on a worker that waits, and of a request of a model that is run."""
@@ -31,7 +32,7 @@ def runs_on_a_core(profile: Profile, device: str) -> bool:
     """Whether the model itself is run: one of one size, whose whole device is a core of this
     machine, and so quick that it matters to its time what ran on the core before it."""
     return (
-        device == HOST_DEVICE
+        device == CPU
         and profile.model_path is not None
         and not profile.dimensions
         and profile.shares == {Fraction(1)}
@@ -58,9 +59,7 @@ def that_waits(profile: Profile, device: str) -> Profile:
         model_path=None,
         model_sha256=None,
         blocks=(profile.blocks[-1],),
-        block_times=(
-            BlockTimes(device=HOST_DEVICE, share=whole, p50_us=(took_us,), p99_us=(took_us,)),
-        ),
+        block_times=(BlockTimes(device=CPU, share=whole, p50_us=(took_us,), p99_us=(took_us,)),),
         stage_times=(),
         gateway_us=0,
         # Of a model of several sizes the largest.
@@ -87,8 +86,8 @@ def write_plan(profile: Profile, folder: Path) -> Path:
     found = solve(
         Problem(
             cluster=Cluster(
-                device_types=(DeviceType(name=HOST_DEVICE),),
-                nodes=(Node(name="local", devices={HOST_DEVICE: 1}),),
+                device_types=(DeviceType(name=CPU),),
+                nodes=(Node(name="local", devices={CPU: 1}),),
             ),
             demands=(Demand(model=profile.model, slo_us=SLO_US),),
             profiles={profile.model: profile},

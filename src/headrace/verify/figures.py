@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, inf
 
+from headrace.domain.cluster import is_cores
 from headrace.domain.plan import DepthStage, Slot, Stage
 from headrace.domain.profile import Bucket, Profile
 from headrace.verify.case import Case, PlannedPipeline, at_most
@@ -268,7 +269,7 @@ def gateway_part_us(case: Case, planned: PlannedPipeline, index: int) -> int:
     """What the gateway takes of a slot's time for one batch, where they have the same cores: the
     first slot of a request pays it."""
     profile = case.profiles.get(planned.model)
-    here = planned.stages[index].device == "cpu" and len(case.nodes) == 1 and index == 0
+    here = is_cores(planned.stages[index].device) and len(case.nodes) == 1 and index == 0
     if profile is None or not here:
         return 0
     return planned.pipeline.batch_size * (profile.gateway_shared_us or profile.gateway_us)

@@ -25,6 +25,7 @@ from math import ceil, floor, inf
 
 import numpy as np
 
+from headrace.domain.cluster import is_cores
 from headrace.domain.plan import Deployment, Depth, DepthStage
 from headrace.domain.problem import Items
 from headrace.domain.profile import Profile
@@ -138,7 +139,7 @@ def _check_times(case: Case, where: str, profile: Profile, depth: Depth) -> _Fig
     for stage in depth.stages:
         held[stage.device, stage.share] += request_us
     first = depth.stages[0]
-    if first.device == "cpu" and len(case.nodes) == 1:
+    if is_cores(first.device) and len(case.nodes) == 1:
         held[first.device, first.share] += profile.gateway_shared_us or profile.gateway_us
     return _Figures(sum(parts), max(parts), dict(held))
 
@@ -170,7 +171,7 @@ def _check_memory(case: Case) -> None:
     slots = Counter((s.node, s.device, s.device_index, s.share) for s in case.plan.slots)
     copies: dict[tuple[str, str, str], int] = defaultdict(int)
     for (node, device, index, share), count in slots.items():
-        if device == "cpu":
+        if is_cores(device):
             place = (node, device, f"all {case.nodes[node].devices.get(device, 0)}")
             copies[place] = max(copies[place], needed[device, share])
         else:
@@ -179,7 +180,7 @@ def _check_memory(case: Case) -> None:
         kind = case.types.get(device)
         if kind is None or kind.memory_bytes is None:
             continue
-        shared = case.nodes[node].devices.get(device, 0) if device == "cpu" else 1
+        shared = case.nodes[node].devices.get(device, 0) if is_cores(device) else 1
         what = "weights (bytes) of all that its slots may be asked to run"
         case.limit("memory", f"{node}/{device}-{which}", what, held, shared * kind.memory_bytes)
 

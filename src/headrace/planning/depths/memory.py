@@ -4,7 +4,7 @@ The workers of a machine's cores map weights from one file, so that a node holds
 its slots (`host`). Slots of any other device type are processes with a copy each.
 """
 
-from headrace.cost import HOST_DEVICE
+from headrace.domain.cluster import is_cores
 from headrace.domain.problem import Problem
 from headrace.planning.common.candidates import SlotKind
 
@@ -17,13 +17,13 @@ def weights_needed(problem: Problem, kind: SlotKind) -> int:
         for demand in problem.demands
         if problem.profiles[demand.model].times(*kind) is not None
     )
-    return weights if kind.device == HOST_DEVICE else weights * int(1 / kind.share)
+    return weights if is_cores(kind.device) else weights * int(1 / kind.share)
 
 
 def weights_room(problem: Problem, kind: SlotKind) -> int | None:
     """Bytes that there are for them, on the smallest node; None: not known."""
     memory = problem.cluster.device_type(kind.device).memory_bytes
-    if memory is None or kind.device != HOST_DEVICE:
+    if memory is None or not is_cores(kind.device):
         return memory
     counts = [node.devices.get(kind.device, 0) for node in problem.cluster.nodes]
     return memory * min(count for count in counts if count)

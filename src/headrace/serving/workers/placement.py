@@ -360,8 +360,8 @@ def _refuse_helpers(deployment: Deployment, kind: str) -> None:
         raise PlanError(
             f"plan: the start of {deployment.model!r} copies layers over a second device, which"
             f" executor {kind!r} does not do\n"
-            "  try       --provision exact or deepplan, whose starts use one device; or"
-            " --executor emulated"
+            "  try       `headrace plan --provision exact` or `deepplan`, whose starts use one"
+            " device; or `headrace serve --executor emulated`"
         )
 
 
