@@ -21,7 +21,7 @@ from headrace.domain.profile import Profile
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
 from headrace.simulation.gateway import as_reached
-from headrace.simulation.migration import MigrationSession, epoch_over
+from headrace.simulation.migration import Asked, MigrationSession, epoch_over
 from headrace.simulation.offered.arrivals import Arrival
 
 
@@ -136,14 +136,14 @@ class _Session(MigrationSession):
     def run(self, arrivals: Sequence[Arrival], period_us: int) -> None:
         self._period_us = period_us
         self._last_at_us = arrivals[-1].at_us if arrivals else 0
-        self._offer(enumerate(arrivals))
+        self.offer(arrivals)
         self._begin_period()
         self._clock.run()
 
-    def submit(self, number: int, arrival: Arrival) -> None:
-        counts = self._period.counts
-        counts[arrival.model] = counts.get(arrival.model, 0) + 1
-        super().submit(number, arrival)
+    def submit(self, asked: Asked) -> None:
+        counts, model = self._period.counts, asked.arrival.model
+        counts[model] = counts.get(model, 0) + 1
+        super().submit(asked)
 
     def logs(self) -> tuple[EpochLog, ...]:
         """What happened under each plan; requests arrived when they reached the machine."""

@@ -19,8 +19,6 @@ from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
-from headrace.serving.engine.live_migration import MigrationError
-from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from helpers.served import WIDTH, Served, rows_of
 from helpers.served_provisioned import expected, provisioned, send
@@ -281,18 +279,9 @@ def test_a_model_that_was_unloaded_is_refused_until_it_is_loaded_again(tmp_path:
     run(test())
 
 
-def test_agents_and_other_plans_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_agents_are_refused_in_a_sentence(tmp_path: Path) -> None:
     served = provisioned(tmp_path, models=1, room=1)
     cluster = ClusterAddresses(nodes={"n0": None}, secret=b"a secret of this test")
 
     with pytest.raises(PlanError, match="come and go, and agents load what they start with, once"):
         served.engine(cluster=cluster)
-
-    async def test() -> None:
-        async with started(served) as engine:
-            other = ServedPlan(plan=served.plan, profiles=served.profiles, folders=served.folders)
-            with pytest.raises(MigrationError, match=r"come and go .* do not follow others"):
-                await engine.migrate(other)
-            assert isinstance(await send(engine, "m0", np.ones((1, WIDTH), np.float32)), Answer)
-
-    run(test())

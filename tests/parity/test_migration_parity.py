@@ -90,7 +90,7 @@ def test_a_migration_gives_the_same_events_in_both_worlds(how: How) -> None:
     answered = 0
     for seed in SEEDS:
         old, new, arrivals, at_us = placements_and_arrivals(seed)
-        session = SimulatedMigration(old, new, POLICY, exact_durations)
+        session = SimulatedMigration(old, new, (POLICY, POLICY), exact_durations)
         session.run(arrivals, at_us, how)
         simulated = [list(log.events) for log in session.logs()]
         live = run_live(old, new, arrivals, at_us, how, exact_durations)

@@ -27,6 +27,7 @@ from helpers.topologies import (
 )
 
 SEEDS = range(40)
+RESERVED = ("reservation", "reservation")
 
 
 def random_placements(rng: np.random.Generator) -> tuple[PlacedTopology, PlacedTopology]:
@@ -89,7 +90,7 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
         old, new = random_placements(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
         durations = JitteredDurations(np.random.default_rng(seed))
-        session = SimulatedMigration(old, new, policy, durations)
+        session = SimulatedMigration(old, new, (policy, policy), durations)
         if with_faults:
             schedule_faults(session, arrivals[-1].at_us, rng)
         session.run(arrivals, at_us, how)
@@ -114,7 +115,7 @@ def test_nothing_is_lost_between_plans_that_share_slots_and_devices(
         rng = np.random.default_rng(seed)
         old, new = random_shared_placements(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
-        session = SimulatedMigration(old, new, policy, exact_durations)
+        session = SimulatedMigration(old, new, (policy, policy), exact_durations)
         if with_faults:
             schedule_faults(session, arrivals[-1].at_us, rng)
         session.run(arrivals, at_us, how)
@@ -130,7 +131,7 @@ def test_a_quick_models_slot_serves_on_until_the_slow_one_beside_it_is_empty() -
     devices: tuple[Device, ...] = (("n", "d", 0), ("n", "d", 0))
     topology = make_topology([slow], [quick], slo_us=[400_000, 10_000])
     old, new = PlacedTopology(topology, devices), PlacedTopology(topology, devices)
-    session = SimulatedMigration(old, new, "reservation", exact_durations)
+    session = SimulatedMigration(old, new, RESERVED, exact_durations)
     arrivals = [Arrival(at_us=1_000, model="m0")]
     arrivals += [Arrival(at_us=at_us, model="m1") for at_us in range(2_000, 200_000, 2_000)]
     session.run(arrivals, 5_001, "drain")
@@ -187,7 +188,7 @@ def waiting_for_a_wider_plan() -> tuple[SimulatedMigration, list[Arrival]]:
     wider = make_route(make_stage([0, 1], [1_000]), make_stage([2], [1_000]))
     old = PlacedTopology(make_topology([two_stages], slo_us=1_000_000), tuple(devices[:2]))
     new = PlacedTopology(make_topology([wider], slo_us=1_000_000), tuple(devices))
-    session = SimulatedMigration(old, new, "reservation", exact_durations)
+    session = SimulatedMigration(old, new, RESERVED, exact_durations)
     session.loading_us = {2: 300_000}
     return session, [Arrival(at_us=at_us, model="m0") for at_us in range(0, 200_000, 2_000)]
 
@@ -229,7 +230,7 @@ def test_no_request_is_lost_when_workers_of_the_new_plan_fail_to_load_at_first(h
         old, new = random_placements(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
         session = SimulatedMigration(
-            old, new, "reservation", JitteredDurations(np.random.default_rng(seed))
+            old, new, RESERVED, JitteredDurations(np.random.default_rng(seed))
         )
         failing = rng.permutation(len(new.devices))[: int(rng.integers(1, 4))].tolist()
         session.failing_us = {slot: int(rng.integers(1, 200_000)) for slot in failing}
@@ -258,7 +259,7 @@ def replaced_by(new: Topology, count: int) -> SimulatedMigration:
     devices: tuple[Device, ...] = tuple(("n", "d", number) for number in range(count))
     pool = make_topology([make_route(make_stage(range(count), [10_000]))], slo_us=SECOND_US)
     return SimulatedMigration(
-        PlacedTopology(pool, devices), PlacedTopology(new, devices), "reservation", exact_durations
+        PlacedTopology(pool, devices), PlacedTopology(new, devices), RESERVED, exact_durations
     )
 
 

@@ -128,15 +128,24 @@ def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path
     assert (code, "no answer from" in err, "admin-1.sock" in err) == (2, True, True)
 
 
-def test_a_plan_of_models_that_come_and_go_neither_follows_nor_is_followed(
-    run: Run, plans: tuple[Path, Path], tmp_path: Path
+def test_a_plan_of_models_that_come_and_go_follows_another_in_one_step(
+    run: Run, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "come-and-go"
-    folder.mkdir()
-    come_and_go = write_plan(provisioned(folder, models=1, room=1), folder)
-    for old, new in ((plans[0], come_and_go), (come_and_go, plans[0])):
-        code, _, err = run("simulate", str(old), "--migrate", str(new), "--rps", "10")
-        assert (code, "does not go from or to plans of models that come and go" in err) == (2, True)
+    plans = []
+    for slots in (1, 2):
+        folder = tmp_path / f"{slots}-slots"
+        folder.mkdir()
+        served = provisioned(folder, models=1, room=1, slots=slots)
+        plans.append(str(write_plan(served, folder)))
+    options = ("--rps", "20", "--duration-s", "4", "--at", "2", "--how", "drain", "--json")
+
+    code, out, err = run("simulate", plans[0], "--migrate", plans[1], *options)
+
+    assert (code, "migrated by flush in 1 steps" in err) == (0, True), err
+    report = msgspec.json.decode(out, type=Report)
+    assert report.total.answered == report.total.arrived > 40
+    assert report.weights is not None
+    assert report.weights.loads >= 2
 
 
 def test_a_simulated_migration_after_the_last_request_is_refused(

@@ -161,10 +161,12 @@ def test_where_all_models_fit_load_says_so_and_unload_is_refused() -> None:
 
 def test_loads_are_measured_by_model() -> None:
     counts = LoadCounts(begun=3, failed=1, evictions=2)
-    counts.note_done(150)
-    counts.note_done(10**9)
+    counts.note_done(150, 300)
+    counts.note_done(10**9, 500)
+    counts.note_batches(5, host_layers=2)
+    counts.note_batches(5, host_layers=2)
+    counts.note_batches(7, host_layers=3)
     bench = Bench(engine_of("a"))
-    bench.core.counters["a"].batches[1] = 7
     row = LoadStatus(
         model="a",
         begun=counts.begun,
@@ -172,9 +174,9 @@ def test_loads_are_measured_by_model() -> None:
         evictions=counts.evictions,
         took_counts=tuple(counts.took_counts),
         took_sum_us=counts.took_sum_us,
-        moved_bytes=800,
+        moved_bytes=counts.moved_bytes,
         held_by=1,
-        host_layers=2,
+        host_layers=counts.host_layers,
     )
     known = bench.core.status()
     found = {
@@ -186,7 +188,7 @@ def test_loads_are_measured_by_model() -> None:
         return found[name][0][1]
 
     assert [plain(name) for name in ("cold_starts", "load_failures", "evictions")] == [3, 1, 2]
-    assert (plain("loaded_bytes"), plain("model_slots"), plain("host_layers")) == (800, 1, 14)
+    assert (plain("loaded_bytes"), plain("model_slots"), plain("host_layers")) == (800, 1, 16)
     histogram = plain("load_seconds")
     assert sum(histogram.counts) == 2
     assert histogram.counts[LOAD_BOUNDS_US.index(200)] == 1

@@ -30,11 +30,13 @@ def with_depths(folder: Path) -> Plan:
         (with_depths, "plans with depths .*"),
     ],
 )
-def test_replan_is_refused_of_plans_that_no_other_plan_follows(
+def test_replan_is_refused_of_plans_that_it_does_not_follow(
     tmp_path: Path, made: Callable[[Path], Plan], named: str
 ) -> None:
     plan = made(tmp_path)
-    with pytest.raises(DocumentError, match=rf"--replan: does not follow {named} yet; .* stop"):
+    with pytest.raises(
+        DocumentError, match=rf"--replan: does not follow {named} yet; `headrace migrate`"
+    ):
         check_sizes(plan, plan, [], replan=True)
     check_sizes(plan, plan, [], replan=False)
 

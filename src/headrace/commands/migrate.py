@@ -31,7 +31,8 @@ def migrate(
             metavar="drain|flush",
             help="drain: devices change hands step by step, and both plans serve meanwhile."
             " flush: requests wait until all that was accepted is answered, then all devices"
-            " change at once (the paper's way).",
+            " change at once (the paper's way). Plans with depths, and of models that come and go,"
+            " are flushed in any case.",
         ),
     ] = "drain",
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

@@ -78,22 +78,16 @@ def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> N
 
 def _check_followed(plan: "Plan", sized: list[str]) -> None:
     """Refuse `--replan` where no plan made anew would be taken into service."""
-    from headrace.dispatch.changes.migration import never_migrated
+    from headrace.dispatch.changes.migration import only_flushed
 
+    what = only_flushed(plan)
     if plan.is_together:
+        what = "apps that share devices with models"
+    elif sized:
+        what = f"models of several sizes ({', '.join(sized)})"
+    if what:
         raise DocumentError(
-            "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
-            " takes another plan"
-        )
-    if sized:
-        raise DocumentError(
-            f"--replan: does not follow models of several sizes yet ({', '.join(sized)});"
-            " `headrace migrate` takes another plan"
-        )
-    if kind := never_migrated(plan):
-        raise DocumentError(
-            f"--replan: does not follow {kind} yet; to change the plan, stop the server and start"
-            " one with the new plan"
+            f"--replan: does not follow {what} yet; `headrace migrate` takes another plan"
         )
 
 

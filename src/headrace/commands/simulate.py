@@ -125,7 +125,9 @@ MigrateOption = Annotated[
 AtOption = Annotated[
     float, typer.Option(min=0.0, help="--migrate: when, in seconds from the start.")
 ]
-HowOption = Annotated[str, typer.Option(metavar="drain|flush", help="--migrate: which way.")]
+HowOption = Annotated[
+    str, typer.Option(metavar="drain|flush", help="--migrate: which way, as of `headrace migrate`.")
+]
 EventsOption = Annotated[Path | None, typer.Option(help="Write the event log here.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
@@ -371,7 +373,7 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     from typing import get_args
 
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.dispatch.changes.migration import How, never_migrated
+    from headrace.dispatch.changes.migration import How
     from headrace.domain.errors import DocumentError
 
     if how not in get_args(How):
@@ -383,8 +385,6 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     new = read_plan(new_path)
     if new.is_together or asked.plan.is_together:
         raise DocumentError("simulate: --migrate does not follow apps beside models yet")
-    if kind := never_migrated(asked.plan, new):
-        raise DocumentError(f"simulate: --migrate does not go from or to {kind} yet")
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
     at_us = round(at_s * 1e6)
@@ -400,7 +400,7 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     run, found = moving(asked, following, at_us, way)
     if run.done_at_us is not None:
         took_ms = (run.done_at_us - run.began_at_us) / 1e3
-        notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")
+        notices.print(f"migrated by {run.how} in {run.steps} steps, {took_ms:.1f} ms")
     for name, count in sorted(run.unserved.items()):
         notices.print(
             f"{count} requests for {name!r} came when no plan had it any more: they are not in the"
@@ -413,7 +413,6 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
 def _moving_models(
     asked: _Asked, new: "tuple[Plan, Mapping[str, Profile]]", at_us: int, how: "How"
 ) -> "tuple[MigrationRun, _Finished]":
-    from headrace.dispatch.policies import policy_for
     from headrace.domain.epochs import joined
     from headrace.metrics import run_report
     from headrace.simulation.migration import simulate_migration
@@ -424,7 +423,7 @@ def _moving_models(
         asked.requests,
         at_us=at_us,
         how=how,
-        policy=asked.policy or policy_for(new[0]),
+        policy=asked.policy,
         jitter=asked.jitter,
         seed=asked.seed,
     )

@@ -5,13 +5,15 @@ lost to the old dispatcher when nothing of the old plan is left for them, and ga
 one then. Two ways:
 
 flush   the paper's: arrivals wait, everything accepted is answered, all devices change at once.
-drain   devices change hands step by step (`handover_steps`), and both plans serve meanwhile.
+drain   devices change hands step by step (`handover_steps`), and both plans serve meanwhile. Not
+        for every plan (`only_flushed`).
 
 The same object runs in the simulator and in the server; it acts through the
 `DrainingDriver`s of the two plans only.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -37,9 +39,10 @@ Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
 that are; also with those that cannot be yet, once it is known that they are lost."""
 
 
-def never_migrated(*plans: Plan) -> str | None:
-    """What plans are called that neither follow another nor are followed while they serve, if one
-    of these is such a plan."""
+def only_flushed(*plans: Plan) -> str | None:
+    """What plans are called whose devices change hands all at once, if one of these is such a plan:
+    their slots are no pipeline's. With depths each serves whoever needs it; where models come and
+    go, it holds what was asked for."""
     if any(plan.is_malleable for plan in plans):
         return "plans with depths (`--planner malleable`)"
     if any(plan.is_provisioned for plan in plans):
@@ -65,6 +68,19 @@ class Epoch:
             for pipeline in range(len(topology.models[model].routes))
             if (model, pipeline) not in self.ended
         )
+
+    @property
+    def groups_items(self) -> bool:
+        """Whether what one client asks at once is one request of many items."""
+        return self.placed.topology.is_malleable
+
+    def submit(self, items: Sequence[Request]) -> None:
+        """Hand over what one client asked at once."""
+        if self.groups_items:
+            self.draining.submit_items(items)
+        else:
+            for request in items:
+                self.draining.submit(request)
 
     def has_a_way(self, model: int) -> bool:
         """Whether a pipeline of the model lacks no stage for workers that cannot load or are
@@ -97,7 +113,8 @@ class Epoch:
 class HandoverStep:
     """Some devices on their way from the old plan to the new one."""
 
-    def __init__(self, old: Epoch, devices: Sequence[Device]) -> None:
+    def __init__(self, old: Epoch, devices: Sequence[Device], *, emptied: bool = False) -> None:
+        """`emptied`: the old plan has no request left, and needs no slot any more."""
         self.devices = frozenset(devices)
         self.leaving = set(old.placed.slots_on(self.devices))
         """Old slots that must be closed: those on the devices, and the first stages of pipelines
@@ -110,7 +127,8 @@ class HandoverStep:
         """Batches of a pipeline that lives on which were under way when its entry shrank."""
         self._closing: set[int] = set()
         """Of `leaving`, those whose turn has come."""
-        self._later = slots_by_drain(old.placed, self.leaving)
+        self._emptied = emptied
+        self._later = [] if emptied else slots_by_drain(old.placed, self.leaving)
         self._close_next()
 
     def _close_next(self) -> None:
@@ -135,6 +153,10 @@ class HandoverStep:
 
     def close_what_may(self) -> None:
         """Close every leaving slot that the old plan can do without by now."""
+        if self._emptied:
+            for slot in sorted(self.leaving):
+                self._old.draining.close(slot)
+            return
         while True:
             for slot in sorted(self._closing):
                 if all(self._is_past(*self._place(slot, i)) for i in range(self._tenants(slot))):
@@ -206,7 +228,8 @@ class Migration:
         self._step: HandoverStep | None = None
         self._todo: list[tuple[Device, ...]] = []
         self._not_before_us = 0
-        self._held: list[list[Request]] = [[] for _ in new.placed.topology.models]
+        self._held: list[list[tuple[Request, ...]]] = [[] for _ in new.placed.topology.models]
+        """By model; in each entry what the new plan is handed at once."""
         self._to_come: set[int] = set()
         """Slots of the new plan that are being made ready."""
         self._unwanted: set[int] = set()
@@ -218,7 +241,7 @@ class Migration:
     @property
     def held(self) -> int:
         """Requests that wait for the new plan's first slots."""
-        return sum(map(len, self._held))
+        return sum(len(items) for held in self._held for items in held)
 
     def start(self) -> None:
         """Begin. Devices that only the new plan uses serve at once."""
@@ -258,20 +281,25 @@ class Migration:
             return self.new
         return chosen
 
-    def submit(self, epoch: Epoch, request: Request) -> None:
-        """Take a request whose model index is `epoch`'s; it is answered or refused once."""
-        if epoch is self.old or not self._must_hold(request.model):
-            epoch.draining.submit(request)
-            return
-        # Not to the dispatcher yet: it would refuse what the slots to come can still answer.
-        self._held[request.model].append(request)
-        self._clock.call_at(request.deadline_at_us, lambda: self._release(request.model))
+    def submit(self, epoch: Epoch, items: Sequence[Request]) -> None:
+        """Take what one client asked at once, with `epoch`'s index of its model and one deadline;
+        each item is answered or refused once."""
+        groups = [tuple(items)] if epoch.groups_items else [(each,) for each in items]
+        for group in groups:
+            model, deadline_at_us = group[0].model, group[0].deadline_at_us
+            if epoch is self.old or not self._must_hold(model):
+                epoch.submit(group)
+            else:
+                # Not to the dispatcher yet: it would refuse what the slots to come can answer.
+                self._held[model].append(group)
+                self._clock.call_at(deadline_at_us, partial(self._release, model))
 
     def cancel(self, request_id: int) -> None:
         """The client of a request of either plan went away."""
         self.old.draining.dispatcher.cancel(request_id)
         self.new.draining.dispatcher.cancel(request_id)
-        if any(request.id == request_id for held in self._held for request in held):
+        held = (request.id for held in self._held for items in held for request in items)
+        if request_id in held:
             self._unwanted.add(request_id)
 
     @property
@@ -289,11 +317,11 @@ class Migration:
     def _release(self, model: int, *, everything: bool = False) -> None:
         """Give held requests to a plan that has room, most urgent first; overdue ones always."""
         held = self._held[model]
-        held.sort(key=lambda request: (request.priority, request.deadline_at_us, request.id))
+        held.sort(key=lambda items: (items[0].priority, items[0].deadline_at_us, items[0].id))
         now_us = self._clock.now_us()
-        for request in [request for request in held if request.deadline_at_us <= now_us]:
-            held.remove(request)
-            self._let_go(self.new, request)
+        for items in [items for items in held if items[0].deadline_at_us <= now_us]:
+            held.remove(items)
+            self._let_go(self.new, items)
         while held:
             epoch = self._epoch_with_room(model)
             if epoch is None and (everything or self._is_hopeless(model)):
@@ -323,15 +351,15 @@ class Migration:
         number = self.old.placed.number(self.new.placed.topology.models[model].name)
         return 0.0 if number is None else self.old.rps(number)
 
-    def _let_go(self, epoch: Epoch, request: Request) -> None:
+    def _let_go(self, epoch: Epoch, items: Sequence[Request]) -> None:
         if epoch is self.old:
-            number = self.old.placed.number(self.new.placed.topology.models[request.model].name)
+            number = self.old.placed.number(self.new.placed.topology.models[items[0].model].name)
             assert number is not None, "the old plan has room for it"
-            request = replace(request, model=number)
-        epoch.draining.submit(request)
-        if request.id in self._unwanted:
-            self._unwanted.discard(request.id)
-            epoch.draining.dispatcher.cancel(request.id)
+            items = [replace(request, model=number) for request in items]
+        epoch.submit(items)
+        for request_id in self._unwanted.intersection(request.id for request in items):
+            self._unwanted.discard(request_id)
+            epoch.draining.dispatcher.cancel(request_id)
 
     # -- devices ---------------------------------------------------------------------------------
 
@@ -367,7 +395,9 @@ class Migration:
             return False  # what the last step has held up goes first
         if self._is_risky():
             return False
-        self._step = HandoverStep(self.old, self._todo.pop(0))
+        if self._is_flushing and self.old.draining.open_requests:
+            return False
+        self._step = HandoverStep(self.old, self._todo.pop(0), emptied=self._is_flushing)
         return True
 
     def _is_risky(self) -> bool:
@@ -392,9 +422,7 @@ class Migration:
     def _hand_over(self, step: HandoverStep) -> None:
         """Open the new slots of every device that the old plan has left."""
         if self.how == "flush":
-            # All at once, and only when every request of the old plan is answered.
-            all_done = step.is_clear and not self.old.draining.open_requests
-            free = set(step.devices) if all_done else set()
+            free = set(step.devices) if step.is_clear else set()
         else:
             draining, placed = self.old.draining, self.old.placed
             free = {

@@ -22,8 +22,6 @@ logger = logging.getLogger("headrace.migrate")
 class MovableEngine(Protocol):
     """The part of `Engine` that changes plans."""
 
-    def check_follows(self, plan: Plan) -> None: ...
-
     async def migrate(
         self,
         served: ServedPlan,
@@ -68,11 +66,11 @@ class Changeover:
         self._busy = True
         try:
             # What the plan alone tells is told at once; the file may be another after vetting.
-            self._check(await asyncio.to_thread(read_plan, plan_path))
+            self.check(await asyncio.to_thread(read_plan, plan_path))
             logger.info("vetting %s", plan_path)
             await vet(plan_path, self._executor)
             served = await asyncio.to_thread(read_served_plan, plan_path)
-            self._check(served.plan)
+            self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)
             report = await self._engine.migrate(
                 served.by_bucket(),
@@ -99,10 +97,6 @@ class Changeover:
             await self.migrate(self.plan_path)
         except Exception as error:
             logger.error("the plan stays: %s", error)
-
-    def _check(self, plan: Plan) -> None:
-        self._engine.check_follows(plan)
-        self.check(plan)
 
     def _switched(self, plan_path: Path) -> None:
         self.in_service = plan_path.resolve()

@@ -130,7 +130,7 @@ def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Ite
     yield from _gauges(status)
     yield from _slots(status)
     if status.loads:
-        yield from _loads(counters, status.loads)
+        yield from _loads(status.loads)
     if status.apps is not None:
         yield from _apps(status.apps)
 
@@ -245,14 +245,9 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
     )
 
 
-def _loads(counters: Mapping[str, ModelCounters], loads: Sequence[LoadStatus]) -> Iterator[Measure]:
+def _loads(loads: Sequence[LoadStatus]) -> Iterator[Measure]:
     for name, what, kind, value in _LOADS:
         yield _by("model", name, what, kind, {each.model: value(each) for each in loads})
-    layers = {
-        each.model: each.host_layers * sum(counters[each.model].batches.values()) for each in loads
-    }
-    what = "layers executed from host memory, by the plan"
-    yield _by("model", "host_layers", what, "counter", layers)
     bounds_s = [bound * 1e-6 for bound in LOAD_BOUNDS_US]
     took = {
         each.model: Histogram(
@@ -269,6 +264,12 @@ _LOADS: tuple[tuple[str, str, Kind, Callable[[LoadStatus], float]], ...] = (
     ("load_failures", "loads that failed", "counter", lambda each: each.failed),
     ("loaded_bytes", "moved by loads, by the plan", "counter", lambda each: each.moved_bytes),
     ("evictions", "times that a slot gave its weights up", "counter", lambda each: each.evictions),
+    (
+        "host_layers",
+        "layers executed from host memory, by the plan",
+        "counter",
+        lambda each: each.host_layers,
+    ),
     ("model_slots", "slots that hold it", "gauge", lambda each: each.held_by),
 )
 

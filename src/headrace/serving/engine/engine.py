@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.dispatch.changes.migration import How, never_migrated
+from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
 from headrace.domain.errors import ModelError
 from headrace.domain.events import EventLogHeader
@@ -370,14 +370,6 @@ class Engine:
 
     # -- another plan --------------------------------------------------------------------------
 
-    def check_follows(self, plan: Plan) -> None:
-        """Raises MigrationError: such a plan does not follow one such as that in service."""
-        if kind := never_migrated(self.plan, plan):
-            raise MigrationError(
-                f"{kind} do not follow others, nor others them, while they are served; stop this"
-                " server and start one with the new plan"
-            )
-
     async def migrate(
         self,
         served: ServedPlan,
@@ -390,6 +382,7 @@ class Engine:
         one's workers have loaded, and for good if that fails.
 
         Args:
+            how: plans of some kinds are flushed in any case (`only_flushed`); the report says so.
             open_sink: gives the sink of the new plan's event log, if any, for its first line.
             on_switch: called when arrivals begin to go to the new plan, and `models` are its.
 
@@ -401,7 +394,6 @@ class Engine:
             raise MigrationError("a migration is under way; wait until it has ended")
         if not self._started or self._draining:
             raise MigrationError("the server is starting or shutting down; its plan stays")
-        self.check_follows(served.plan)
         fresh = PlanInService(served, self._options)
         _check_tensors(self._current, fresh)
         sink = open_sink or (lambda header: None)
@@ -437,6 +429,7 @@ class Engine:
                     self._leave_sink(sink)
                 raise
             self._stop_moderation()
+            former.loads()  # host layers of its batches are counted as it has them
             self._former, self._current = former, fresh
             self._sink = sink
             self.models = fresh.models

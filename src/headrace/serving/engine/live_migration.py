@@ -10,6 +10,8 @@
 Where memory does not hold both plans' weights (`memory_short_of`), the new workers of a step's
 devices start only after the old ones have ended. From then on there is no way back, so that a
 worker that cannot load is tried again for as long as it takes, and the other slots serve meanwhile.
+Workers of models that come and go start with none of them: they load beside the old ones, and the
+old ones end before the first model comes.
 
 Memory is counted on every planned device, and on the machine that the workers run on:
 
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.dispatch.changes.handover import Device
-from headrace.dispatch.changes.migration import How, Migration
+from headrace.dispatch.changes.migration import How, Migration, only_flushed
 from headrace.dispatch.protocols import Clock
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, ModelError
@@ -106,14 +108,14 @@ class LiveMigration:
         self._preloaded = True
         self._load_us = 0
         self._began_at_us = 0
-        self.how = how
+        self.how: How = "flush" if only_flushed(old.served.plan, new.served.plan) else how
         for slot in range(len(new.topology.slots)):
             self._new_plane.draining.close(slot)
         self.core = Migration(
             self._old_plane.epoch,
             self._new_plane.epoch,
             clock,
-            how=how,
+            how=self.how,
             on_done=self._over.set,
             prepare=self._prepare,
         )
@@ -172,13 +174,12 @@ class LiveMigration:
         model = self._new.models[inference.model]
         epoch = self.core.epoch_for(model.name)
         plane = self._old_plane if epoch is self._old_plane.epoch else self._new_plane
-        for request in plane.pending.open(inference, plane.number[model.name], model):
-            self.core.submit(epoch, request)
+        self.core.submit(epoch, plane.pending.open(inference, plane.number[model.name], model))
 
     # -- without memory for both -------------------------------------------------------------------
 
     def _prepare(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
-        if self._preloaded:
+        if self._preloaded and not self._new.served.plan.is_provisioned:
             ready(slots)
             return
         task = asyncio.get_running_loop().create_task(self._exchange(slots, ready))
@@ -186,7 +187,7 @@ class LiveMigration:
         task.add_done_callback(self._tasks.discard)
 
     async def _exchange(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
-        """Stop the old workers of these slots' devices, then start the new ones.
+        """Stop the old workers of these slots' devices, then start the new ones that have not been.
 
         There is no way back: where a new worker cannot load, its supervisor tries again, and the
         slot serves as soon as it has one.
@@ -200,6 +201,9 @@ class LiveMigration:
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)
+        if self._preloaded:
+            ready(slots)
+            return
         await self._at_low_priority(self._new.insist(slots, ready))
 
     async def _at_low_priority(self, loading: Coroutine[Any, Any, None]) -> None:
@@ -252,11 +256,15 @@ def memory_short_of(
     }
     sizes = {kind.name: kind.memory_bytes for kind in new.plan.cluster.device_types}
     held, wanted = _weights(old), _weights(new)
+    if old.plan.is_provisioned:  # as much of them as a device may hold
+        held = {device: min(size, sizes.get(device[1]) or size) for device, size in held.items()}
+    if new.plan.is_provisioned:  # none, until the old plan's are gone
+        wanted = dict.fromkeys(wanted, 0)
     for device, new_bytes in wanted.items():
         available = sizes.get(device[1])
         copies = kinds[device[1]].device_memory_per_weight
         needed = copies * (new_bytes + held.get(device, 0))
-        if available is not None and needed > available:
+        if new_bytes and available is not None and needed > available:
             return Shortage(f"{device[1]} {device[2]} of {device[0]}", needed, available)
     elsewhere = node_bytes or {}
     machines: list[tuple[str | None, int | None]] = [(None, here_bytes), *elsewhere.items()]
@@ -277,17 +285,24 @@ def memory_short_of(
 
 
 def _weights(served: ServedPlan) -> dict[Device, int]:
-    """Device -> bytes of the weights of all stages on it."""
-    slots = {slot.name: slot for slot in served.plan.slots}
-    found: defaultdict[Device, int] = defaultdict(int)
+    """Device -> bytes of the weights of all stages that its slots run; with depths of all blocks of
+    any, since their stages share them."""
+    slots, found = served.plan.slots, defaultdict[Device, int](int)
     for deployment in served.plan.deployments:
         blocks = served.profiles[deployment.model].blocks
+        held: defaultdict[str, list[int]] = defaultdict(list)
         for pipeline in deployment.pipelines:
             for stage in pipeline.stages:
-                weights = sum(
-                    block.weights_bytes for block in blocks[stage.first_block : stage.end_block]
-                )
                 for name in stage.pool:
-                    slot = slots[name]
-                    found[slot.node, slot.device, slot.device_index] += weights
+                    held[name] += range(stage.first_block, stage.end_block)
+        for slot in slots:
+            of_any = {
+                block
+                for depth in deployment.depths
+                for stage in depth.stages
+                if (stage.device, stage.share) == (slot.device, slot.share)
+                for block in range(stage.first_block, stage.end_block)
+            }
+            device = (slot.node, slot.device, slot.device_index)
+            found[device] += sum(blocks[i].weights_bytes for i in (*held[slot.name], *of_any))
     return dict(found)

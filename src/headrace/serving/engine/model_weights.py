@@ -83,6 +83,8 @@ class ModelWeights:
         files: Sequence[LoadableModel | None],
         loads: Sequence[Mapping[int, Load]],
         links: Sequence[WeightsLink],
+        counts: Sequence[LoadCounts] | None = None,
+        moved_bytes: Sequence[int] = (),
     ) -> None:
         """
         Args:
@@ -90,6 +92,8 @@ class ModelWeights:
             files: of each; None: what runs it reads none.
             loads: of each slot, model -> what its worker is told, but for where the files are.
             links: of each slot.
+            counts: of each model, added to; None: from 0.
+            moved_bytes: by a load of each model; none: not known.
         """
         self.names = tuple(names)
         self._files, self._loads, self._links = tuple(files), tuple(loads), tuple(links)
@@ -100,8 +104,9 @@ class ModelWeights:
         """Models that somebody does not want to be served."""
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
-        self.counts = tuple(LoadCounts() for _ in self.names)
+        self.counts = tuple(counts or (LoadCounts() for _ in self.names))
         """By model."""
+        self._moved_bytes = tuple(moved_bytes) or (0,) * len(self.names)
 
     # -- before anything is served -----------------------------------------------------------------
 
@@ -153,7 +158,7 @@ class ModelWeights:
             return
         self._held[slot][load.model] = None
         self._deaths[load.model] = 0
-        self.counts[load.model].note_done(frame.took_us)
+        self.counts[load.model].note_done(frame.took_us, self._moved_bytes[load.model])
         self.gate.on_loaded(load, frame.ended_at_us - frame.took_us, frame.ended_at_us)
 
     def on_load_failed(self, slot: int, frame: Failed) -> int | None:

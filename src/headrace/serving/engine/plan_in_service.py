@@ -1,6 +1,7 @@
 """One plan with all that serves it, here or on several machines: workers, tensors, data plane."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +26,7 @@ from headrace.executors.table import AUTO, ExecutorChoice, executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.drift_watch import DriftWatch
 from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.load_counts import LoadCounts
 from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
@@ -100,6 +102,8 @@ class ServiceOptions:
     """What keeps slots to their parts of GPUs, if a plan has any; whoever makes this closes it."""
     counts: Mapping[str, BatchCounts] | None = None
     """See `DataPlane`."""
+    load_counts: Mapping[str, LoadCounts] = field(default_factory=lambda: defaultdict(LoadCounts))
+    """By model; makes those that are missing."""
     cluster: ClusterAddresses | None = None
     """The machines that the plan's nodes are; None: this one stands in for all of them."""
 
@@ -276,7 +280,9 @@ class PlanInService:
             {by_stage[load.stage]: load for load in slot.spec.later} for slot in supervisor.slots
         ]
         names = [deployment.model for deployment in served.plan.deployments]
-        weights = ModelWeights(names, files, loads, supervisor.slots)
+        counts = [self._options.load_counts[name] for name in names]
+        moved_bytes = self.header.resident_bytes
+        weights = ModelWeights(names, files, loads, supervisor.slots, counts, moved_bytes)
         await asyncio.to_thread(weights.check, len(cores))
         return weights
 
@@ -285,10 +291,12 @@ class PlanInService:
         weights = self.weights
         if weights is None:
             return ()
-        bytes_of = self.header.resident_bytes
         found = []
         for model, deployment in enumerate(self.served.plan.deployments):
             counts, start = weights.counts[model], deployment.start
+            if self._options.counts is not None and start is not None:
+                batches = self._options.counts[deployment.name].batches
+                counts.note_batches(sum(batches.values()), len(start.host))
             found.append(
                 LoadStatus(
                     model=deployment.model,
@@ -297,9 +305,9 @@ class PlanInService:
                     evictions=counts.evictions,
                     took_counts=tuple(counts.took_counts),
                     took_sum_us=counts.took_sum_us,
-                    moved_bytes=counts.done * (bytes_of[model] if bytes_of else 0),
+                    moved_bytes=counts.moved_bytes,
                     held_by=len(weights.standing(model).slots),
-                    host_layers=len(start.host) if start is not None else 0,
+                    host_layers=counts.host_layers,
                 )
             )
         return tuple(found)

@@ -65,7 +65,7 @@ class LoadStatus:
     held_by: int
     """Slots."""
     host_layers: int
-    """That its start leaves in host memory: each of its batches executes so many from there."""
+    """By the plan, executed from host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,7 @@ def simulate_app_migration(
             epochs=logs,
             began_at_us=at_us,
             done_at_us=run.session.done_at_us,
+            how=how,
             steps=len(core.steps) if core else 0,
             unserved=run.requests.unserved,
         ),
@@ -132,7 +133,7 @@ class _AppMigration:
         if migration is None:
             epoch.draining.submit(request)
         else:
-            migration.submit(epoch, request)
+            migration.submit(epoch, (request,))
 
     def _cancel(self, call_id: int) -> None:
         if self.session.migration is None:
