@@ -17,6 +17,7 @@ from headrace.domain.app import FanOut
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
+from headrace.metrics import Summary
 from headrace.planning import solve
 from headrace.simulation.apps.fan_out import draw_calls
 from headrace.simulation.apps.flow import flow
@@ -24,6 +25,7 @@ from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.slower import slower_of
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_problem
@@ -172,3 +174,22 @@ def test_headroom_for_poisson_arrivals_attains_with_other_arrivals_too() -> None
 def test_headroom_needs_an_app() -> None:
     with pytest.raises(DocumentError, match="--margin auto"):
         plan_for_arrivals(make_problem(), "poisson")
+
+
+def test_modules_of_apps_can_be_slower_than_profiled() -> None:
+    plan, problem = planned(slo_ms=400.0)
+    topology = Topology.from_plan(plan, problem.profiles)
+    [claim] = plan.apps
+    arrivals = [Arrival(at_us=50_000 * i, model=claim.app.name) for i in range(60)]
+
+    def simulated(*given: str) -> Summary:
+        slower = slower_of(topology, {slot.name: slot.device for slot in plan.slots}, given)
+        session = simulate_apps(plan, problem.profiles, arrivals, jitter=False, slower=slower)
+        return session.report(None).total
+
+    usual, slowed, late = simulated(), simulated("1.5"), simulated("9")
+    assert usual.slo_attainment == 1.0
+    assert (late.slo_attainment or 0.0) < 0.2
+    assert usual.latency is not None
+    assert slowed.latency is not None
+    assert slowed.latency.p50_us > usual.latency.p50_us + 20_000

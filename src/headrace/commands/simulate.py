@@ -333,11 +333,8 @@ def _of_models(asked: _Asked) -> _Finished:
 
 def _of_apps(asked: _Asked) -> _Finished:
     from headrace.commands.progress import counting
-    from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.session import simulate_apps
 
-    if asked.slower is not None:
-        raise DocumentError("simulate: --slower and --delay-ms are for models, not yet for apps")
     with counting("simulating", len(asked.requests)) as advance:
         session = simulate_apps(
             asked.plan,
@@ -347,6 +344,7 @@ def _of_apps(asked: _Asked) -> _Finished:
             jitter=asked.jitter,
             seed=asked.seed,
             times=asked.times,
+            slower=asked.slower,
             on_progress=advance,
         )
     return _Finished(session.header, session.events, session.report(asked.span_us))
@@ -383,8 +381,6 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     if asked.slower is not None:
         raise DocumentError("simulate: --slower and --delay-ms are of one plan; not with --migrate")
     new = read_plan(new_path)
-    if new.is_together or asked.plan.is_together:
-        raise DocumentError("simulate: --migrate does not follow apps beside models yet")
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
     at_us = round(at_s * 1e6)

@@ -36,7 +36,7 @@ from headrace.domain.request import DropReason, Outcome, Request
 from headrace.simulation.apps.fan_out import app_calls
 from headrace.simulation.apps.scripts import Script
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, SimDriver, Spans
+from headrace.simulation.driver import Durations, SimDriver, Slower, Spans
 from headrace.simulation.moments import Moments
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
 
@@ -337,8 +337,9 @@ class ModuleDriver(SimDriver):
         clock: SimClock,
         durations: Durations | Spans,
         requests: AppRequests,
+        slower: Slower | None = None,
     ) -> None:
-        super().__init__(topology, clock, durations)
+        super().__init__(topology, clock, durations, slower)
         self._requests = requests
 
     def answer(self, batch: Batch) -> None:

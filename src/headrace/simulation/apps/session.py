@@ -18,7 +18,13 @@ from headrace.metrics import Report, run_report, summarise
 from headrace.simulation.apps.requests import AppRequests, ModuleDriver
 from headrace.simulation.apps.scripts import Script, arrived_at_us, scripts_of
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, JitteredDurations, Spans, exact_durations
+from headrace.simulation.driver import (
+    Durations,
+    JitteredDurations,
+    Slower,
+    Spans,
+    exact_durations,
+)
 from headrace.simulation.measured import Like, measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
@@ -56,6 +62,7 @@ def simulate_apps(
     jitter: bool = True,
     seed: int = 0,
     times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
+    slower: Slower | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> AppSession:
     """Run `arrivals` of apps, and of models beside them, through the plan in virtual time.
@@ -66,6 +73,7 @@ def simulate_apps(
         seed: of execution times and fan-outs.
         times: a server's event log of the same plan, to draw execution times from instead, and
             what requests of the apps do (`scripts`).
+        slower: how much longer batches take than the profile, or `times`, say.
 
     Raises:
         PlanError: an arrival names an app that the plan does not have.
@@ -89,7 +97,7 @@ def simulate_apps(
         scripts = scripts_of(tables, *times)
     requests = AppRequests(clock, arrivals, seed, scripts, moments)
     requests.on_progress = on_progress
-    driver = ModuleDriver(topology, clock, durations, requests)
+    driver = ModuleDriver(topology, clock, durations, requests, slower)
     dispatcher = Dispatcher(topology, policy, clock, driver, sink)
     driver.reports = dispatcher
     requests.serve(plan, topology)
