@@ -17,6 +17,7 @@ from helpers.apps import write_app_plan
 from helpers.live_server import write_plan
 from helpers.served import plan_by_hand, served_chain
 from helpers.served_provisioned import provisioned
+from helpers.together import write_together
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -93,6 +94,28 @@ def test_a_simulated_migration_of_an_app_counts_its_requests_and_their_calls(
 
     code, _, err = run("simulate", old, "--migrate", str(plans[0]), *options)
     assert (code, "from apps to apps" in err) == (2, True)
+
+
+def test_a_simulated_migration_of_apps_beside_models_counts_them_all(
+    run: Run, tmp_path: Path
+) -> None:
+    problem = write_together(tmp_path)
+    text = problem.read_text()
+    busier = tmp_path / "busier.yaml"
+    busier.write_text(text.replace("rate_rps: 25", "rate_rps: 45"))
+    plans = []
+    for source in (problem, busier):
+        plans.append(str(source.with_suffix(".json")))
+        assert run("plan", str(source), "-o", plans[-1])[0] == 0
+
+    options = ("--at", "2", "--duration-s", "5", "--json")
+    code, out, err = run("simulate", plans[0], "--migrate", plans[1], *options)
+
+    assert (code, "migrated by drain" in err) == (0, True), err
+    report = msgspec.json.decode(out, type=Report)
+    assert set(report.models) >= {"rank", "large", "traffic"}
+    assert report.total.slo_attainment == 1.0
+    assert all(each.arrived > 50 for each in report.models.values())
 
 
 def test_requests_for_an_app_that_the_new_plan_has_not_are_told(run: Run, tmp_path: Path) -> None:
