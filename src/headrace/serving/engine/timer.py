@@ -90,9 +90,10 @@ def make_timer(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) ->
 
 
 def keeps_system_time(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop's time is the system's monotonic clock; a virtual-time loop's is not."""
-    kind = type(loop)
-    return kind.__module__.partition(".")[0] == "uvloop" or kind is asyncio.SelectorEventLoop
+    """Whether the loop's time is the system's monotonic clock: uvloop's or asyncio's own, which a
+    loop with a virtual time replaces. A loop may be any subclass of theirs."""
+    owner = next(kind for kind in type(loop).__mro__ if "time" in vars(kind))
+    return owner.__module__.partition(".")[0] in ("uvloop", "asyncio")
 
 
 def monotonic_us() -> int:
