@@ -113,6 +113,7 @@ def test_a_stock_that_lacks_the_cheapest_devices_gives_a_plan_with_others() -> N
     plan = planned(make_app_problem(rate_rps=300, devices={"T4": 2, "A100": 3}))
 
     assert sum(slot.device == "T4" for slot in plan.slots) <= 2
+    assert plan.stopped == "heuristic", "the search ended by itself, and proves nothing"
 
 
 def test_eight_small_models_share_one_device() -> None:

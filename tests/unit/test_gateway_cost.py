@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from headrace.domain.profile import Profile
+from headrace.catalog.documents import read_plan
+from headrace.domain.profile import BlockTimes, Profile
 from headrace.load import gateway_cost
 from headrace.load.child_server import ChildServer
 from headrace.load.gateway_cost import (
@@ -20,11 +22,21 @@ from headrace.load.gateway_cost import (
     cost_at_full_load,
     under_way,
 )
-from headrace.load.gateway_plan import MOST_STAGE_US, runs_on_a_core
+from headrace.load.gateway_plan import MOST_STAGE_US, runs_on_a_core, that_waits, write_plan
 from headrace.load.options import LoadError, LoadOptions
 from headrace.load.result import LoadResult, RequestResult
 from headrace.simulation.offered.arrivals import Arrival
 from helpers.problems import make_profile
+
+
+def test_it_is_measured_of_profiles_of_parts_of_several_cores_too(tmp_path: Path) -> None:
+    times = BlockTimes(device="cpu", share=Fraction(1, 2), p50_us=((9,),), p99_us=((9,),))
+    made = make_profile("m", blocks=1, devices={"cpu": 1.0}, max_batch=1)
+    made = replace(made, cores={"cpu": 2}, block_times=(*made.block_times, times))
+
+    plan = read_plan(write_plan(that_waits(made, "cpu"), tmp_path))
+
+    assert [slot.share for slot in plan.slots] == [1]
 
 
 @pytest.mark.parametrize("asleep_us", [0.0, 100.0, 500.0])

@@ -273,6 +273,26 @@ def test_an_ensemble_becomes_an_app_of_its_steps(repository: Path) -> None:
     assert (given.name, given.dtype, given.item_shape) == ("a", "float32", (-1, 16))
 
 
+def test_functions_that_somebody_has_changed_are_kept(repository: Path) -> None:
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16"))
+    add_model(repository, "both", None, ensemble_config("both", "16", {"plus": ("a", "z")}))
+    options = ("--slo-ms", "50", "--rate-rps")
+    _, found, _ = run(repository, *options, "20")
+    app_file = Path(str(found["app_file"]))
+    given = app_file.read_text()
+
+    assert run(repository, *options, "30")[0] == 0
+    assert list(app_file.parent.glob("*.py")) == [app_file], "what is the same is written again"
+    app_file.write_text(given + "# mine\n")
+    code, _, said = run(repository, *options, "40")
+
+    assert code == 0, said
+    assert app_file.read_text() == given + "# mine\n"
+    assert app_file.with_name("problem_apps.new.py").read_text() == given
+    assert f"{app_file} is kept" in said
+    assert parse_problem(problem(repository)).apps[0].rate_rps == 40.0
+
+
 def test_beside_an_ensemble_a_model_is_an_app_of_one_module(repository: Path) -> None:
     add_model(repository, "plus", add_one_model(), onnx_config("plus", "16"))
     add_model(repository, "chain", chain_model(), onnx_config("chain", "16"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.commands.output import console, next_step, print_json, quoted, wrote
+from headrace.commands.output import console, next_step, note, print_json, quoted, wrote
 
 if TYPE_CHECKING:
     from headrace.catalog.triton.problem import Imported
@@ -72,16 +72,31 @@ def import_triton(
     asked = model or []
     imported = import_repository(read_repository(repository, asked), asked, wanted)
     app_file = out.with_name(f"{out.stem}_apps.py") if imported.app_file is not None else None
-    write_imported(imported, out, app_file)
+    changed = app_file is not None and _is_changed(app_file, imported)
+    written = app_file.with_suffix(".new.py") if app_file is not None and changed else app_file
+    write_imported(imported, out, written)
     found = _found(imported, out, app_file, kind)
     if json:
         print_json(found)
     else:
         _print(found)
+        wrote(out, *filter(None, [written]))
+    if changed:
+        note(f"{app_file} is kept: it is not what this repository gives, which is in {written}")
     plan = out.with_name("plan.json")
     served = f"headrace serve {quoted(plan)}" + (f" --app {quoted(app_file)}" if app_file else "")
     next_step(f"{found['profile_commands'][0]}   (and the others printed above)")
     next_step(f"headrace plan {quoted(out)} -o {quoted(plan)}, then {served}")
+
+
+def _is_changed(app_file: Path, imported: "Imported") -> bool:
+    """Whether somebody has written in the file, who would lose it."""
+    from headrace.domain.errors import DocumentError
+
+    try:
+        return app_file.exists() and app_file.read_text("utf-8") != imported.app_file
+    except (OSError, ValueError) as error:
+        raise DocumentError(f"{app_file}: cannot be read: {error}") from error
 
 
 def _by_model(option: str, given: list[str] | None) -> dict[str, float]:
@@ -153,5 +168,3 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"not carried over: {what}", soft_wrap=True)
     for command in found["profile_commands"]:
         console.print(command, soft_wrap=True)
-    written = [found["problem"], *filter(None, [found["app_file"]])]
-    wrote(*written)

@@ -62,6 +62,7 @@ def that_waits(profile: Profile, device: str) -> Profile:
         block_times=(BlockTimes(device=CPU, share=whole, p50_us=(took_us,), p99_us=(took_us,)),),
         stage_times=(),
         gateway_us=0,
+        cores={},
         # Of a model of several sizes the largest.
         dimensions=(),
         sizes=(),

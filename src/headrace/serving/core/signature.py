@@ -273,10 +273,9 @@ class Signature:
             )
         if not 1 <= items <= self.model.max_items:
             where = "the first dimension" if axis == 0 else f"dimension {axis}"
-            more = "; send fewer items at a time, or plan with more `--max-items`"
             raise InvalidError(
                 f"input {quoted(tensor.name)}: {where} must lie in 1..{self.model.max_items},"
-                f" got {shape_text([items])[1:-1]}{more if self.model.malleable else ''}"
+                f" got {shape_text([items])[1:-1]}{fewer_items(self.model)}"
             )
         return items
 
@@ -331,6 +330,13 @@ def true_shape(spec: TensorSpec, told: memoryview) -> tuple[int, ...]:
 
 def signature_of(model: ServedModel) -> Signature:
     return (AppSignature if model.app else Signature)(model)
+
+
+def fewer_items(model: ServedModel) -> str:
+    """What to do about a request of too many."""
+    if model.malleable:
+        return "; send fewer items at a time, or plan with more `--max-items`"
+    return ""
 
 
 def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:

@@ -15,7 +15,7 @@ from headrace.serving.core.protocol import (
     ProtocolCore,
     kind_of,
 )
-from headrace.serving.core.signature import Fault, InvalidError
+from headrace.serving.core.signature import Fault, InvalidError, fewer_items
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.front.encodings import (
@@ -69,8 +69,10 @@ class InferenceHandler:
         self.codec = codec_of(core.signature(model), limits.json_bytes)
         served = core.signature(model).model
         self._most_bytes = served.max_items * sum(served.input_item_bytes)
+        self._in_items = f", which {served.max_items} items have{fewer_items(served)}"
         if served.app:
             self._most_bytes = limits.body_bytes  # its tensors are of any length
+            self._in_items = ""
         self.aside = aside
         self._later = later
 
@@ -88,7 +90,7 @@ class InferenceHandler:
             return None
         message = (
             f"the tensors are {tensors_bytes} bytes; model {self._model!r} takes at most"
-            f" {self._most_bytes} in one request"
+            f" {self._most_bytes} in one request{self._in_items}"
         )
         return _invalid(self._core.invalid(self._model, InvalidError(message, "too-large")))
 

@@ -71,16 +71,20 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
         bound = min(bound, by_fraction.bound or 0.0)
     apart = apart_bill(problem, cases, ends_at)
     runtime_s = by_fraction.runtime_s + time.perf_counter() - began
+    # Where devices are short the search may end without a proof long before its limit.
+    unproven: Stopped = "time-limit" if limit.passed else "heuristic"
     if found is None or found.bill >= most * (1 - SAME):
         assert today is not None
-        plan = _as_billed(today, min(bound, most), runtime_s)
+        plan = _as_billed(
+            today, min(bound, most), runtime_s, "sharing them saves nothing", unproven
+        )
     else:
         gap = found.bill - bound
         plan = assemble_bill(
             problem,
             _per_app(problem, cases, found.modules),
             bound=bound,
-            stopped="optimal" if gap <= SAME * found.bill else "time-limit",
+            stopped="optimal" if gap <= SAME * found.bill else unproven,
             binding=_binding(found, apart, today),
             runtime_s=runtime_s,
         )
@@ -245,8 +249,8 @@ def _as_billed(
     plan: Plan,
     bound: float,
     runtime_s: float,
-    why: str = "sharing them saves nothing",
-    unproven: Stopped = "time-limit",
+    why: str,
+    unproven: Stopped,
 ) -> Plan:
     """The plan by the fraction, judged by the price of its devices."""
     bill = plan.cost_per_hour
