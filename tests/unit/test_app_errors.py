@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from headrace.apps import InvalidInput
@@ -13,6 +14,13 @@ from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.inferences import _refused
 
 LOGGER = logging.getLogger("headrace.apps")
+
+
+def returning(output: TensorSpec) -> AppFunction:
+    async def body() -> dict[str, object]:
+        return {}
+
+    return AppFunction("app", (), (output,), body)
 
 
 def test_an_error_is_logged_in_full_once_and_counted_from_then_on(
@@ -66,15 +74,44 @@ def test_nothing_said_of_an_input_is_still_a_sentence() -> None:
 
 
 def test_outputs_are_converted_only_where_nothing_is_cut_off() -> None:
-    async def body() -> dict[str, object]:
-        return {}
-
-    count = TensorSpec(name="count", dtype="uint8", item_shape=(2,))
-    function = AppFunction("app", (), (count,), body)
+    function = returning(TensorSpec(name="count", dtype="uint8", item_shape=(2,)))
 
     assert checked_outputs(function, {"count": [True, 7]})[0].tolist() == [1, 7]
     with pytest.raises(ValueError, match="output 'count': float64, declares uint8"):
         checked_outputs(function, {"count": [1.7, 7]})
+
+
+@pytest.mark.parametrize(
+    ("declared", "returned", "answered"),
+    [
+        ((-1, -1), np.zeros((0, 3)), (0, 3)),
+        ((-1, -1), np.zeros((3, 0)), (3, 0)),
+        ((-1, -1, 4), [[], []], (2, 0, 4)),
+        ((-1, -1, 4), [], (0, 0, 4)),
+        ((2, -1), [], (2, 0)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bytes"])
+def test_an_empty_output_keeps_its_sizes_and_gets_those_that_a_list_cannot_have(
+    dtype: str, declared: tuple[int, ...], returned: object, answered: tuple[int, ...]
+) -> None:
+    function = returning(TensorSpec(name="found", dtype=dtype, item_shape=declared))
+
+    (array,) = checked_outputs(function, {"found": returned})
+
+    assert array.shape == answered
+
+
+@pytest.mark.parametrize(
+    ("declared", "returned"), [((2,), []), ((-1, 4), np.zeros((3, 0))), ((-1,), np.zeros((3, 0)))]
+)
+def test_an_empty_output_that_cannot_be_as_declared_is_the_apps_error(
+    declared: tuple[int, ...], returned: object
+) -> None:
+    function = returning(TensorSpec(name="found", dtype="float32", item_shape=declared))
+
+    with pytest.raises(ValueError, match="output 'found': shape"):
+        checked_outputs(function, {"found": returned})
 
 
 @pytest.mark.parametrize(

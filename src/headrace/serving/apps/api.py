@@ -20,6 +20,7 @@ from asyncio import gather
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -228,11 +229,13 @@ def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
         if given.size and given.dtype.kind in "fc" and np.dtype(spec.dtype).kind not in "fc":
             raise ValueError(f"output {spec.name!r}: {given.dtype}, declares {spec.dtype}")
         array = np.ascontiguousarray(given, dtype=spec.dtype)
-    shape = array.shape
-    if array.size == 0 and -1 in spec.item_shape:
-        # An empty list has lost its inner dimensions.
-        shape = tuple(max(dim, 0) for dim in spec.item_shape)
-        array = array.reshape(shape)
+    if array.size == 0:
+        # An empty list has lost the sizes of what it would hold: 0 where the declaration has none.
+        own = chain(array.shape, repeat(0))
+        pairs = zip(spec.item_shape, own, strict=False)
+        shape = [got if want == -1 else want for want, got in pairs]
+        if 0 in shape:
+            array = array.reshape(shape)
     if not fits(spec, array):
-        raise ValueError(f"output {spec.name!r}: shape {shape}, declares {spec.item_shape}")
+        raise ValueError(f"output {spec.name!r}: shape {array.shape}, declares {spec.item_shape}")
     return array
