@@ -131,6 +131,18 @@ def test_answers_in_json_are_flat_lists() -> None:
     assert boxes["data"] == list(range(16))
 
 
+def test_strings_that_json_cannot_carry_are_refused_and_go_out_in_binary_as_they_are() -> None:
+    given = answer()
+    given.tensors[0][0] = b"\xff\xd8"
+
+    with pytest.raises(InvalidError, match="'texts' holds bytes that are not UTF-8") as refused:
+        CODEC.encode(CODEC.decode(*request()), given)
+
+    assert refused.value.fault == "not-representable"
+    response = CODEC.encode(CODEC.decode(*request(binary_data_output=True)), given)
+    assert bytes(response.tail[0]) == strings(b"\xff\xd8", "Mühle".encode())
+
+
 def test_metadata_shows_open_dimensions_and_no_batch() -> None:
     document = model_document(APP)
     assert [i["shape"] for i in document["inputs"]] == [[-1, -1, 3], [-1]]

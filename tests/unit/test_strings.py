@@ -159,6 +159,29 @@ def test_strings_over_grpc_raw_and_typed(raw: bool) -> None:
     assert contents == wire(*flat())
 
 
+def test_a_models_string_that_is_no_text_is_not_falsified_in_json() -> None:
+    class Bytes(Echo):
+        def answer_to(self, inference: Inference, *, ended_at_us: int = 5_000) -> Answer:
+            rooms = np.zeros(2, element_dtype(AGAIN))
+            pack([b"\xff\xfe", b"ok"], rooms)
+            return Answer(
+                outputs=(memoryview(rooms.tobytes()),),
+                arrived_at_us=0,
+                deadline_at_us=100_000,
+                ended_at_us=ended_at_us,
+            )
+
+    def ask(*, binary: bool) -> Reply:
+        tensor = {"name": "words", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"]}
+        asked = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+        bench = Bench(Bytes(served()))
+        return bench.ask(post("/v2/models/echo/infer", json.dumps(asked).encode()))
+
+    assert ask(binary=False).status == 422
+    assert "'again' holds bytes that are not UTF-8" in ask(binary=False).error
+    assert ask(binary=True).body.endswith(wire(b"\xff\xfe", b"ok"))
+
+
 def test_strings_of_a_batch_that_is_not_first_are_turned_in_both_directions() -> None:
     engine = Echo(served(axis=1))
     data = [["a0", "b0", "c0"], ["a1", "b1", "c1"]]

@@ -6,7 +6,7 @@ bytes do not justify, and what a front reads needs no second check. What fails r
 `InvalidError`, with one sentence for the client.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -122,10 +122,14 @@ class TensorLayout:
         return raw(self._as_filed(data, items)).data
 
     def as_values(self, data: memoryview, items: int) -> list[Any]:
-        """What the engine gave, one value after the other; strings as texts."""
+        """What the engine gave, one value after the other; strings as texts.
+
+        Raises:
+            InvalidError: a string is not UTF-8.
+        """
         array = self._as_filed(data, items)
         if self.strings:
-            return [text.decode(errors="replace") for text in unpack(array)]
+            return as_texts(unpack(array), self.name)
         if self.datatype == "BF16":
             array = array.astype(np.float32)
         values: list[Any] = array.tolist()
@@ -387,9 +391,25 @@ def _bools(data: Buffer) -> Buffer:
     return data if not plain.size or int(plain.max()) <= 1 else plain != 0
 
 
+def as_texts(strings: Iterable[bytes], output: str) -> list[str]:
+    """An output's strings, to be written as JSON.
+
+    Raises:
+        InvalidError: one is not UTF-8.
+    """
+    try:
+        return [string.decode() for string in strings]
+    except UnicodeDecodeError as error:
+        raise _not_representable(output, "bytes that are not UTF-8") from error
+
+
 def not_finite(output: str) -> InvalidError:
     """The refusal to write an output as JSON."""
+    return _not_representable(output, "NaN or infinity")
+
+
+def _not_representable(output: str, held: str) -> InvalidError:
     return InvalidError(
-        f"output {output!r} holds NaN or infinity, which JSON cannot carry; ask for binary data",
+        f"output {output!r} holds {held}, which JSON cannot carry; ask for binary data",
         "not-representable",
     )

@@ -243,7 +243,7 @@ class ModelCodec:
         """Write the answer as the request wanted it.
 
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN or infinite.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8.
         """
         inputs, given = ask.inputs, answer.outputs
         items = inputs.items

@@ -18,6 +18,7 @@ from headrace.serving.core.signature import (
     InvalidError,
     Signature,
     TensorLayout,
+    as_texts,
     not_finite,
 )
 from headrace.serving.engine.inference import Answer, AppAnswer, Buffer
@@ -63,7 +64,7 @@ class AppCodec(ModelCodec):
     def encode(self, ask: Ask, answer: Answer) -> Response:
         """
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN or infinite.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8.
         """
         assert isinstance(answer, AppAnswer), "an app's answers hold its tensors"
         outputs = []
@@ -126,7 +127,7 @@ def to_binary(array: NDArray[Any]) -> memoryview:
 
 def _to_json(array: NDArray[Any], name: str) -> list[Any]:
     if array.dtype == object:
-        return [text.decode(errors="replace") for text in array.ravel()]
+        return as_texts(array.ravel(), name)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise not_finite(name)
     values: list[Any] = array.ravel().tolist()
