@@ -106,14 +106,48 @@ def test_a_request_may_come_in_single_bytes() -> None:
     assert first_values(client) == [7]
 
 
+HTTP_2 = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
+TLS = "Connection: Upgrade\r\nUpgrade: TLS/1.2"
+BOTH = "Upgrade: h2c, TLS/1.2\r\nconnection: keep-alive,\tupgrade"
+WEBSOCKET = "Upgrade: websocket\r\nConnection: keep-alive\r\nConnection: Upgrade"
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_an_offer_of_http_2_is_ignored_body_and_following_requests_included(size: int) -> None:
+@pytest.mark.parametrize("offer", [HTTP_2, TLS, BOTH, WEBSOCKET])
+def test_an_offer_of_another_protocol_is_ignored_body_and_following_requests_included(
+    offer: str, size: int
+) -> None:
     client = Bench().connect()
-    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
-    sent = infer(1, offer) + get("/v2", offer) * 3 + infer(2)
+    offered = [infer(1, offer), chunked(infer(2, offer), 5), get("/v2", offer) * 3]
+    sent = b"".join([*offered, infer(3)])
     for start in range(0, len(sent), size):
         client.send(sent[start : start + size])
-    assert [reply.status for reply in client.replies()] == [200] * 5
+    replies = client.replies()
+    assert [reply.status for reply in replies] == [200] * 6
+    values = [reply.json["outputs"][0]["data"][0] for reply in (*replies[:2], replies[-1])]
+    assert values == [2, 3, 4]
+    assert not client.transport.closed
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_a_body_behind_an_offer_is_not_taken_for_a_request(size: int) -> None:
+    client = Bench().connect()
+    sent = post("/v2", get("/v2/health/live"), TLS) + get("/v2")
+    for start in range(0, len(sent), size):
+        client.send(sent[start : start + size])
+    assert [reply.status for reply in client.replies()] == [405, 200]
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_what_else_a_client_asks_for_is_done_beside_its_offer(version: bytes) -> None:
+    client = Bench().connect()
+    asked = infer(1, "Connection: close, Upgrade\r\nUpgrade: TLS/1.2\r\nExpect: 100-continue")
+    head, _, body = asked.replace(b"HTTP/1.1", b"HTTP/" + version, 1).partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    client.send(body)
+    told = [100, 200] if version == b"1.1" else [200]
+    assert [reply.status for reply in client.replies()] == told
+    assert client.transport.closed
 
 
 def test_a_client_that_asks_first_is_told_to_go_on() -> None:

@@ -242,12 +242,23 @@ HOPELESS_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "not HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "not HTTP/1.1"),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "HTTP/1.1"),
     "unknown method": (b"STEAL / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "not HTTP/1.1"),
-    "upgrade": (
-        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "connect": (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "no proxy"),
+    "connect with an offer": (
+        b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
         400,
-        "upgrades to nothing",
+        "no proxy",
     ),
-    "connect": (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "upgrades to nothing"),
+    "length and chunks behind an offer": (
+        HEAD + b"Connection: Upgrade\r\nUpgrade: TLS/1.2\r\n"
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "not HTTP/1.1",
+    ),
+    "offer in another version": (
+        b"GET /v2 HTTP/2.0\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        505,
+        "HTTP/2.0",
+    ),
     "long URL": (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n", 414, "4096"),
     "large header": (HEAD + b"X: " + b"y" * 40_000 + b"\r\n\r\n", 431, "32768 bytes"),
     "unfinished large header": (HEAD + b"X: " + b"y" * 40_000, 431, "32768 bytes"),

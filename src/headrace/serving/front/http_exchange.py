@@ -32,7 +32,6 @@ class Handler(Protocol):
 
 
 Body = bytes | bytearray | memoryview
-_OFFER = (b"connection", b"upgrade", b"http2-settings")
 
 
 class HttpExchange(msgspec.Struct, eq=False):
@@ -84,12 +83,11 @@ def read_absolute(exchange: HttpExchange) -> None:
             exchange.headers[b"host"] = host
 
 
-def offers_http_2(exchange: HttpExchange) -> bool:
-    upgrade = exchange.headers.get(b"upgrade")
-    return upgrade is not None and upgrade.lower() == b"h2c" and exchange.method != b"CONNECT"
-
-
-def without_offer(exchange: HttpExchange) -> bytes:
-    """The head of a request that offers HTTP/2, without that."""
-    kept = [b"%b: %b\r\n" % field for field in exchange.headers.items() if field[0] not in _OFFER]
-    return b"%b %b HTTP/1.1\r\n%b\r\n" % (exchange.method, exchange.target, b"".join(kept))
+def without_upgrade(exchange: HttpExchange, version: str) -> bytes:
+    """The head of a request that offers to go on in another protocol, without that."""
+    kept = {name: value for name, value in exchange.headers.items() if name != b"upgrade"}
+    options = kept.get(b"connection", b"").split(b",")
+    kept[b"connection"] = b",".join(each for each in options if each.strip().lower() != b"upgrade")
+    fields = b"".join(b"%b: %b\r\n" % field for field in kept.items())
+    first = b"%b %b HTTP/%b\r\n" % (exchange.method, exchange.target, version.encode())
+    return first + fields + b"\r\n"

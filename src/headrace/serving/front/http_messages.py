@@ -125,15 +125,15 @@ def internal_error() -> Response:
 
 
 def check_head(
-    target: bytes, headers: dict[bytes, bytes], head_bytes: int, upgrade: bool, limits: Limits
+    method: bytes, target: bytes, headers: dict[bytes, bytes], head_bytes: int, limits: Limits
 ) -> Response | None:
     """What HTTP itself has against a request whose head is complete.
 
     Args:
         head_bytes: what was read since the last request, with what belongs to its body.
     """
-    if upgrade:
-        return problem(400, "this server speaks HTTP/1.1 only and upgrades to nothing")
+    if method == b"CONNECT":
+        return problem(400, "this server is no proxy: it answers CONNECT with no tunnel")
     if head_bytes > limits.head_bytes:
         size = len(target) + sum(len(n) + len(v) + 4 for n, v in headers.items())
         if size > limits.head_bytes:

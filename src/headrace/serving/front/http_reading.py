@@ -28,9 +28,8 @@ import httptools
 from headrace.serving.front.http_body import LEAST_BYTES, BodyInPlace
 from headrace.serving.front.http_exchange import (
     HttpExchange,
-    offers_http_2,
     read_absolute,
-    without_offer,
+    without_upgrade,
 )
 from headrace.serving.front.http_messages import (
     Response,
@@ -183,16 +182,18 @@ class HttpReader(TcpConnection):
         self._turn_to_answers()
 
     def _parse(self, data: bytes | memoryview) -> bytes | None:
-        """What is still to be parsed: a request that offers HTTP/2, as Java's client does unasked,
-        without its offer, which may be ignored (RFC 9110, section 7.8) but ends the parser."""
+        """What is still to be parsed: a request that offers another protocol, as Java's clients do
+        unasked (HTTP/2, TLS), without its offer. That may be ignored (RFC 9110, section 7.8), but
+        ends the parser behind the head, whatever the length of the body."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
             if self._reading != OFFER:
                 raise
-            offered, self._incoming = self._incoming, self._expect()
+            head = without_upgrade(self._incoming, self._parser.get_http_version())
+            self._incoming = self._expect()
             self._parser = httptools.HttpRequestParser(self)
-            return without_offer(offered) + bytes(data[error.args[0] :])
+            return head + bytes(data[error.args[0] :])
         return None
 
     def _receive_in_place(self) -> None:
@@ -290,7 +291,7 @@ class HttpReader(TcpConnection):
         exchange, parser = self._incoming, self._parser
         headers = exchange.headers
         exchange.method = parser.get_method()
-        if offers_http_2(exchange) and parser.should_upgrade():
+        if parser.should_upgrade() and exchange.method != b"CONNECT":
             self._reading = OFFER
             return
         if not exchange.target.startswith(b"/"):
@@ -303,7 +304,7 @@ class HttpReader(TcpConnection):
         )
         exchange.must_name_host = not old
         refusal = check_head(
-            exchange.target, headers, self._bare_bytes, parser.should_upgrade(), self._limits
+            exchange.method, exchange.target, headers, self._bare_bytes, self._limits
         )
         if refusal is None:
             refusal = newer_version(version) or self._handler.admit(exchange)
