@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.serving.workers.remote import handshake, strangers
+from headrace.serving.complaints import AGAIN_S, MOST_SENTENCES, Complaints
+from headrace.serving.workers.remote import handshake
 from headrace.serving.workers.remote.agent import MOST_STRANGERS, Agent, AgentOptions
 from headrace.serving.workers.remote.handshake import (
     MAGIC,
@@ -19,12 +20,7 @@ from headrace.serving.workers.remote.handshake import (
     call,
     proof,
 )
-from headrace.serving.workers.remote.strangers import (
-    AGAIN_S,
-    MOST_SENTENCES,
-    Complaints,
-    Strangers,
-)
+from headrace.serving.workers.remote.strangers import Strangers
 
 PATIENCE_S = 60.0
 SECRET = b"a secret of sixteen bytes"
@@ -39,7 +35,7 @@ Handshake = asyncio.Future[None]
 def _without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is, nobody's time is over."""
     monkeypatch.setattr(handshake, "HANDSHAKE_S", PATIENCE_S)
-    monkeypatch.setattr(strangers, "AGAIN_S", math.inf)
+    monkeypatch.setattr("headrace.serving.complaints.AGAIN_S", math.inf)
 
 
 class Caller:
@@ -172,7 +168,7 @@ def test_of_addresses_the_one_with_most_gives_way_and_of_equals_the_first() -> N
 def test_complaints_are_as_few_as_addresses_and_never_more_than_so_many(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "AGAIN_S", AGAIN_S)
+    monkeypatch.setattr("headrace.serving.complaints.AGAIN_S", AGAIN_S)
     now_s = 0.0
     complaints = Complaints(QUIET, lambda: now_s)
 

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import ssl
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -100,8 +101,9 @@ def test_a_port_with_a_certificate_speaks_tls_and_nothing_else(
     told, address = first_bytes(name, tls, client_of(ours, alpn={"grpc": "h2"}.get(name, "")))
     assert address.startswith(f"{name}s://127.0.0.1:")
     assert told[:9] == b"HTTP/1.1 " if name == "http" else told[3] == frames.SETTINGS
-    # In the clear nobody is served: at most a TLS alert comes back.
-    assert first_bytes(name, tls, None)[0][:1] in (b"", b"\x15")
+    # In the clear nobody is served: a refusal of HTTP comes back, and otherwise at most an alert.
+    in_the_clear = first_bytes(name, tls, None)[0]
+    assert in_the_clear == b"HTTP/1.1 " if name == "http" else in_the_clear[:1] in (b"", b"\x15")
 
 
 @pytest.mark.parametrize("name", ["http", "grpc"])
@@ -116,6 +118,117 @@ def test_clients_show_a_certificate_where_one_is_asked_for(
     assert first_bytes(name, tls, client_of(ours, known))[0] != b""
     assert first_bytes(name, tls, client_of(ours, stranger))[0] == b""
     assert first_bytes(name, tls, client_of(ours))[0] == b""
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("shows", "heard", "logged"),
+    [
+        ("nothing", "CERTIFICATE_REQUIRED", "it shows no certificate, which --tls-client-ca asks"),
+        ("another's", "UNKNOWN_CA", "its certificate is not trusted (unable to get local issuer"),
+    ],
+    ids=["no certificate", "another's"],
+)
+def test_whoever_is_turned_away_hears_why_and_the_log_says_it_once(
+    caplog: pytest.LogCaptureFixture,
+    folder: Path,
+    ours: Pair,
+    server: Pair,
+    run: Callable[[Coroutine[Any, Any, None]], None],
+    name: str,
+    shows: str,
+    heard: str,
+    logged: str,
+) -> None:
+    tls = TlsFiles(
+        certificate=server.certificate, key=server.key, client_authority=ours.certificate
+    )
+    own = None if shows == "nothing" else signed(folder, "theirs", authority(folder, "others"))
+    client = client_of(ours, own, alpn={"grpc": "h2"}.get(name, ""))
+
+    async def listen_to(port: int) -> None:
+        reader, _ = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+        await reader.read()
+
+    async def ask() -> None:
+        front = front_of(name, tls)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        for _ in range(2):
+            with pytest.raises(ssl.SSLError, match=heard):
+                await listen_to(port)
+        while front.connections:
+            await asyncio.sleep(0)
+        await front.stop()
+
+    run(asyncio.wait_for(ask(), PATIENCE_S))
+    [record] = [each for each in caplog.records if each.name == "headrace.tls"]
+    assert record.getMessage().startswith(f"127.0.0.1: turned away: {logged}")
+
+
+CLIENT_HELLO = b"\x01\0\0\x29\x03\x02" + bytes(32) + b"\0\0\x02\0\x2f\x01\0"
+OF_TLS_1_1 = b"\x16\x03\x01\0\x2d" + CLIENT_HELLO
+PROTOCOL_VERSION = b"\x15\x03\x02\0\x02\x02\x46"
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize(
+    ("sent", "heard", "logged"),
+    [
+        (HTTP, b"HTTP/1.1 400 Bad Request\r\n", "it speaks no TLS, and this port nothing else"),
+        (INFER, b"HTTP/1.1 400 Bad Request\r\n", "it speaks no TLS, and this port nothing else"),
+        (OF_TLS_1_1, PROTOCOL_VERSION, "it speaks only TLS older than 1.2"),
+    ],
+    ids=["HTTP", "HTTP with a body", "TLS 1.1"],
+)
+def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+    server: Pair,
+    run: Callable[[Coroutine[Any, Any, None]], None],
+    sent: bytes,
+    heard: bytes,
+    logged: str,
+) -> None:
+    async def ask() -> None:
+        front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        told = await reader.readexactly(len(heard))
+        assert front.connections == 1, "until it hangs up, what it sent is no reason for a reset"
+        writer.write(b"more")
+        told += await reader.read()
+        assert told.startswith(heard)
+        assert (b"this port speaks TLS: ask for https://" in told) == heard.startswith(b"HTTP")
+        while front.connections:
+            await asyncio.sleep(0)
+        writer.close()
+        await front.stop()
+
+    run(asyncio.wait_for(ask(), PATIENCE_S))
+    [record] = [each for each in caplog.records if each.name == "headrace.tls"]
+    assert record.getMessage() == f"127.0.0.1: turned away: {logged}"
+
+
+def test_a_client_that_leaves_without_a_word_is_not_in_the_log(
+    caplog: pytest.LogCaptureFixture, server: Pair
+) -> None:
+    async def ask() -> None:
+        front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        gone = (await asyncio.open_connection("127.0.0.1", port))[1]
+        while not front.connections:
+            await asyncio.sleep(0)
+        gone.close()
+        while front.connections:
+            await asyncio.sleep(0)
+        await front.stop()
+
+    uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("name", ["http", "grpc"])

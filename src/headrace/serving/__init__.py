@@ -7,7 +7,7 @@ changes        other plans while serving; apps functions that call models
 core           what can be asked for, and how each inference ends; all counting
 engine         the plan at work: dispatcher, pending requests, live driver
 workers        processes that run stages, and the tensors between them
-addresses      who counts as one caller
+addresses      who counts as one caller; complaints what the log says of those not let in
 
 Each imports only what stands below it; fronts, changes and apps do not know each other.
 """

@@ -13,6 +13,6 @@ inferences     `/infer`: from an exchange to the core, from an ending to a respo
 v2, v2_apps    inference requests and answers; v2_tensors JSON tensors; v2_documents metadata
 admin          `headrace migrate`; prometheus /metrics
 
-tcp_front is what HTTP and gRPC have in common, handshake their TLS; guard applies access to one
-request; grpc is a room.
+tcp_front is what HTTP and gRPC have in common, handshake their TLS, tls_failures what is told where
+that fails; guard applies access to one request; grpc is a room.
 """

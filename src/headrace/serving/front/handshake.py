@@ -10,13 +10,15 @@ reads from a new transport whatever `connection_made` says, and what it has read
 
 import asyncio
 import os
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, socket
 from typing import cast
 
+from headrace.serving.addresses import peer_key
+from headrace.serving.complaints import Complaints
 from headrace.serving.front.seats import STRANGER, Peer, Seats
+from headrace.serving.front.tls_failures import ServerContext, on_failure
 
 _HANDSHAKE_S = 10.0
 
@@ -44,16 +46,18 @@ class Handshake(asyncio.Protocol):
     def __init__(
         self,
         client: socket,
-        context: ssl.SSLContext,
+        context: ServerContext,
         connect: Callable[[], asyncio.BaseProtocol],
         seats: Seats,
         under_way: set["Handshake"],
+        complaints: Complaints,
     ) -> None:
         """
         Args:
             client: this one's from now on.
             connect: makes what speaks to the client afterwards.
             under_way: it stands there until it is over.
+            complaints: takes why it fails.
         """
         self._client = client
         self._context = context
@@ -61,6 +65,11 @@ class Handshake(asyncio.Protocol):
         self._seats = seats
         self._under_way = under_way
         under_way.add(self)
+        self._complaints = complaints
+        try:
+            self._ends = client.getpeername()[:2], client.getsockname()[:2]
+        except OSError:
+            self._ends = ("", 0), ("", 0)  # it is gone, and the handshake is about to find out
         self.peer: Peer | None = None
         self.standing = STRANGER
         self._task: asyncio.Task[None] | None = None
@@ -68,10 +77,7 @@ class Handshake(asyncio.Protocol):
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """(address, port) of the other end and of ours."""
-        try:
-            return self._client.getpeername()[:2], self._client.getsockname()[:2]
-        except OSError:
-            return ("", 0), ("", 0)  # it is gone, and the handshake is about to find out
+        return self._ends
 
     def introduce(self, peer: Peer, trusted: bool) -> None:
         """The peer is known now: begin, or hang up where there is no seat, for nothing can be said
@@ -85,6 +91,7 @@ class Handshake(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(self._shake_hands())
 
     async def _shake_hands(self) -> None:
+        on_failure.set(self._complain)
         try:
             with suppress(OSError):  # it left, took too long, or cannot be agreed with
                 await asyncio.get_running_loop().connect_accepted_socket(
@@ -95,6 +102,9 @@ class Handshake(asyncio.Protocol):
                 )
         finally:
             self._leave()
+
+    def _complain(self, sentence: str) -> None:
+        self._complaints.warn(peer_key(self._ends[0][0]), sentence)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client speaks TLS."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import errno
+import logging
 import os
 import socket
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +13,16 @@ from functools import partial
 from typing import Any
 
 from headrace.domain.base import host_port
+from headrace.serving.complaints import Complaints
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.arrivals import stamp_arrivals
 from headrace.serving.front.base import AddressError, FrontOptions
 from headrace.serving.front.guard import meet
 from headrace.serving.front.handshake import Accepted, Handshake
 from headrace.serving.front.http_server import Connections
+from headrace.serving.front.tls_failures import ServerContext
+
+log = logging.getLogger("headrace.tls")
 
 _SWEEP_S = 0.5
 _BACKLOG = 1024
@@ -54,6 +58,7 @@ class TcpFront(ABC):
         self._coming: set[asyncio.Task[Any]] = set()
         """Clients that had connected when the listener was closed."""
         self._handshakes: set[Handshake] = set()
+        self._complaints = Complaints(log)
         self.address = ""
         """The URL."""
 
@@ -98,8 +103,10 @@ class TcpFront(ABC):
             return self.connect()
         return Accepted(partial(self._shake_hands, self._tls))
 
-    def _shake_hands(self, tls: ssl.SSLContext, client: socket.socket) -> None:
-        handshake = Handshake(client, tls, self.connect, self.server.seats, self._handshakes)
+    def _shake_hands(self, tls: ServerContext, client: socket.socket) -> None:
+        handshake = Handshake(
+            client, tls, self.connect, self.server.seats, self._handshakes, self._complaints
+        )
         meet(self._options.access, handshake, self.aside)
 
     def retire(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.serving.front.access import AccessError
+from headrace.serving.front.tls_failures import ServerContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +18,14 @@ class TlsFiles:
     client_authority: Path | None = None
     """Clients must show a certificate that one of these has signed; None: they need none."""
 
-    def context(self, alpn: str) -> ssl.SSLContext:
+    def context(self, alpn: str) -> ServerContext:
         """For one port; TLS 1.2 or later.
 
         Raises:
             AccessError: a file cannot be used.
         """
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_flags = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).verify_flags
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols([alpn])
         if self.key.is_file() and self.key.stat().st_mode & 0o077:

@@ -3,7 +3,7 @@
 frames       what is said between gateway and agents, and from agent to agent
 connection   a socket that carries frames, and tensors straight between it and the arena
 handshake    who may speak at all: a secret, proven by both sides; TLS
-strangers    who has proved nothing yet: how many at a time, who gives way, what the log says
+strangers    who has proved nothing yet: how many at a time, and who gives way
 files        model files by hash: what the gateway gives, what an agent keeps
 session      an agent's part for one plan of one gateway: arena, workers, tensors on their way
 peers        the way to other agents: tensors that leave

@@ -26,6 +26,7 @@ from headrace import __version__
 from headrace.domain.errors import HeadraceError
 from headrace.executors.mps import MpsService, missing
 from headrace.serving.addresses import peer_key
+from headrace.serving.complaints import Complaints
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
@@ -45,7 +46,7 @@ from headrace.serving.workers.remote.frames import (
 from headrace.serving.workers.remote.handshake import HandshakeError, answer, call
 from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
-from headrace.serving.workers.remote.strangers import Complaints, Strangers
+from headrace.serving.workers.remote.strangers import Strangers
 from headrace.serving.workers.worker_process import WorkerLimits
 
 logger = logging.getLogger("headrace.agent")
