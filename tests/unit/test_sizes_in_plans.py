@@ -7,13 +7,17 @@ from msgspec.structs import replace
 from headrace.catalog.layout import encode_document
 from headrace.dispatch.buckets import by_bucket, covering, levels_by_model
 from headrace.dispatch.topology import Topology
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError, PlanError, ProfileError
 from headrace.domain.plan import Plan
-from headrace.domain.problem import Problem, bucket_shares
+from headrace.domain.problem import LEAST_WEIGHT, Problem, bucket_shares
 from headrace.domain.profile import Profile
 from headrace.metrics import run_report
 from headrace.planning import solve
-from headrace.simulation.offered.arrivals import Arrival, poisson
+from headrace.reporting.rehearsal import contradictions, rehearsed_stages
+from headrace.serving.core.by_shape import whole_models
+from headrace.serving.engine.data_plane import served_models
+from headrace.simulation.offered.arrivals import Arrival, poisson, uniform
 from headrace.simulation.offered.sizes import SizeMix, to_buckets, with_sizes
 from headrace.simulation.session import simulate
 from headrace.verify import verify
@@ -21,6 +25,8 @@ from helpers.problems import make_problem, make_profile
 from helpers.sized import sized_profile
 
 MIX = {"16": 6.0, "64": 3.0, "256": 1.0}
+FEW_LONG = ({"16": 3.0, "64": 1.0}, {"16": 3.0, "64": 1.0, "256": 1e-9})
+"""None at all, and hardly any."""
 
 
 def sized_problem(shapes: dict[str, float]) -> Problem:
@@ -198,3 +204,45 @@ def test_a_mixture_is_simulated_within_its_slo_at_the_planned_load() -> None:
     assert report.total.slo_attainment is not None
     assert report.total.slo_attainment > 0.99
     assert header.models == ("text.16", "text.64", "text.256")
+
+
+@pytest.mark.parametrize("shapes", FEW_LONG)
+def test_a_size_that_hardly_anybody_sends_is_simulated_and_served(shapes: dict[str, float]) -> None:
+    problem = sized_problem(shapes)
+    plan = planned(problem)
+    assert verify(plan, problem.profiles) == []
+
+    arrivals = poisson(
+        "text", 0.5 * plan.deployments[0].throughput_rps, 2.0, np.random.default_rng(0)
+    )
+    header, events = simulate(plan, problem.profiles, arrivals)
+    assert run_report("simulated", header, events, 2_000_000).total.slo_attainment == 1.0
+
+    unplanned = [Arrival(at_us=0, model="text", sizes=(200,))]
+    header, events = simulate(plan, problem.profiles, unplanned)
+    assert run_report("simulated", header, events, 1_000_000).total.slo_attainment == 1.0
+
+    asked = replace(plan, demands=(replace(plan.demands[0], rate_rps=100.0),))
+    buckets, profiles = by_bucket(asked, problem.profiles)
+    served = served_models(buckets, Topology.from_plan(buckets, profiles), profiles)
+    assert whole_models(served.values(), ())["text"].rate_rps == pytest.approx(100.0)
+
+
+def test_a_size_gets_no_smaller_weight_or_rate_than_can_be_stated() -> None:
+    plan = planned(sized_problem(MIX))
+    least = replace(plan.demands[0], weight=LEAST_WEIGHT, rate_rps=LEAST_RATE_RPS)
+    buckets, _ = by_bucket(replace(plan, demands=(least,)), {"text": sized_profile()})
+    assert [demand.weight for demand in buckets.demands] == [LEAST_WEIGHT] * 3
+    assert [demand.rate_rps for demand in buckets.demands] == [None] * 3
+
+
+@pytest.mark.parametrize("shapes", FEW_LONG)
+def test_a_size_that_hardly_anybody_sends_contradicts_no_plan(shapes: dict[str, float]) -> None:
+    problem = sized_problem(shapes)
+    plan = planned(problem)
+    asked = replace(plan, demands=(replace(plan.demands[0], rate_rps=30.0),))
+    arrivals = uniform("text", 30.0, 2.0)
+    log = simulate(asked, problem.profiles, arrivals, jitter=False)
+    stages = rehearsed_stages(asked, problem.profiles, *log)
+    buckets, _ = by_bucket(asked, problem.profiles)
+    assert contradictions(buckets, stages, {"text": 30.0}, {"text": 1.0}) == ()

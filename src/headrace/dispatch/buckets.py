@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from headrace.cost import TimedStage, cost_model
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot
-from headrace.domain.problem import Demand, bucket_shares
+from headrace.domain.problem import LEAST_WEIGHT, Demand, bucket_shares
 from headrace.domain.profile import Profile
-
-_LEAST = 1e-9
-"""Rates and weights are positive, also those of sizes that nobody is planned to send."""
 
 
 def by_bucket(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[Plan, Mapping[str, Profile]]:
@@ -85,9 +83,15 @@ def _demand(demand: Demand, profile: Profile, bucket: Profile) -> Demand:
     if not profile.dimensions:
         return demand
     share = _share(profile, demand.shapes, bucket)
-    rate_rps = demand.rate_rps and max(share * demand.rate_rps, _LEAST)
-    weight = max(share * demand.weight, _LEAST)
-    return replace(demand, model=bucket.model, shapes={}, rate_rps=rate_rps, weight=weight)
+    rate_rps = share * (demand.rate_rps or 0.0)
+    return replace(
+        demand,
+        model=bucket.model,
+        shapes={},
+        # A size that hardly anybody sends has no rate of its own, and a weight must be positive.
+        rate_rps=rate_rps if rate_rps >= LEAST_RATE_RPS else None,
+        weight=max(share * demand.weight, LEAST_WEIGHT),
+    )
 
 
 def _share(profile: Profile, shapes: Mapping[str, float], bucket: Profile) -> float:

@@ -251,9 +251,9 @@ def contradictions(
 
 def _carried_rps(stage: Stage, member: RehearsedStage) -> float:
     """The pool's planned throughput, with batches as much longer as they were."""
-    planned_us = len(stage.pool) * member.batch_size * 1e6 / stage.throughput_rps
+    pool_us = len(stage.pool) * member.batch_size * 1e6
     longer_us = 0 if member.p50_us is None else max(0, member.p50_us - member.predicted_p50_us)
-    return stage.throughput_rps * planned_us / (planned_us + longer_us)
+    return stage.throughput_rps * pool_us / (pool_us + longer_us * stage.throughput_rps)
 
 
 def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> str:
