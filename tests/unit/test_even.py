@@ -20,6 +20,7 @@ from headrace.studies.jobs import Here, Jobs
 from headrace.verify import verify
 from helpers.jobs_ahead import Ahead
 from helpers.problems import make_problem, make_profile
+from helpers.sized import sized_profile
 
 MARGINS = (0.0, 0.2, 0.4)
 SLO_US = 60_000
@@ -142,11 +143,10 @@ def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
     for model, rps in choice.trials[0].carried_rps.items():
         factors = dict.fromkeys(workload.rates_rps, 0.2)
         factors[model] = rps / workload.rates_rps[model]
-        index = [each.name for each in workload.topology.models].index(model)
         # Execution times are drawn in the order of starts, which other loads change.
-        assert workload.attainments(factors, seed=3)[index] >= 0.985
+        assert workload.attainments(factors, seed=3)[model] >= 0.985
         factors[model] += 10 * TOLERANCE
-        assert workload.attainments(factors, seed=3)[index] < 0.985
+        assert workload.attainments(factors, seed=3)[model] < 0.985
 
 
 SMALL = {"one": {"a": 3, "b": 3}}
@@ -165,6 +165,24 @@ def test_jobs_make_the_same_choice_by_the_same_trials(
         return choice.plan.options, choice.best.carried_rps, choice.at_one_margin.worth, tried
 
     assert told(Ahead(3)) == told(Here())
+
+
+@pytest.mark.parametrize("jobs", [Here(), Ahead(2)])
+def test_a_model_of_several_sizes_carries_them_together(
+    monkeypatch: pytest.MonkeyPatch, jobs: Jobs
+) -> None:
+    monkeypatch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+    profiles = [sized_profile(), make_profile("plain", devices={"a": 1.0}, seed=1)]
+    sized = make_problem(profiles, nodes={"one": {"a": 4}}, slo_us=120_000)
+
+    choice = choose_margins(sized, margins=(0.2, 0.4), trials_max=1, jobs=jobs)
+
+    assert set(choice.plan.options.model_margins) == {"text", "plain"}
+    trial = choice.trials[-1]
+    workload = Workload.of(trial.plan, sized.profiles)
+    part = trial.carried_rps["text"] / workload.rates_rps["text"]
+    attained = workload.attainments({"text": part, "plain": 1.0}, trials.SEED)
+    assert attained["text"] >= 0.98
 
 
 def test_other_questions_keep_one_margin(problem: Problem) -> None:

@@ -10,16 +10,18 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError, PlanError, ProfileError
 from headrace.domain.plan import Plan
-from headrace.domain.problem import LEAST_WEIGHT, Problem, bucket_shares
+from headrace.domain.problem import LEAST_WEIGHT, Objective, PlanOptions, Problem, bucket_shares
 from headrace.domain.profile import Profile
 from headrace.metrics import run_report
 from headrace.planning import solve
 from headrace.reporting.rehearsal import contradictions, rehearsed_stages
 from headrace.serving.core.by_shape import whole_models
 from headrace.serving.engine.data_plane import served_models
+from headrace.simulation.margin import choose_margin
 from headrace.simulation.offered.arrivals import Arrival, poisson, uniform
-from headrace.simulation.offered.sizes import SizeMix, to_buckets, with_sizes
+from headrace.simulation.offered.sizes import SizeMix, by_size, to_buckets, with_sizes
 from headrace.simulation.session import simulate
+from headrace.simulation.trials import Workload
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile
 from helpers.sized import sized_profile
@@ -234,6 +236,23 @@ def test_a_size_gets_no_smaller_weight_or_rate_than_can_be_stated() -> None:
     buckets, _ = by_bucket(replace(plan, demands=(least,)), {"text": sized_profile()})
     assert [demand.weight for demand in buckets.demands] == [LEAST_WEIGHT] * 3
     assert [demand.rate_rps for demand in buckets.demands] == [None] * 3
+
+
+@pytest.mark.parametrize("objective", ["max-min", "throughput"])
+def test_trials_send_each_size_its_part(objective: Objective) -> None:
+    problem = sized_problem(FEW_LONG[0])
+    problem = replace(
+        problem,
+        demands=(replace(problem.demands[0], weight=LEAST_WEIGHT),),
+        options=PlanOptions(objective=objective),
+    )
+    plan = planned(problem)
+    workload = Workload.of(plan, problem.profiles)
+    assert workload.rates_rps["text"] == pytest.approx(plan.deployments[0].throughput_rps)
+    sent = by_size(workload.rates_rps, workload.mixes)
+    assert sent["text.16"] == 3 * sent["text.64"]
+    assert sent["text.256"] == 0
+    assert choose_margin(problem, margins=(0.4,)).best.carried_rps > 0
 
 
 @pytest.mark.parametrize("shapes", FEW_LONG)

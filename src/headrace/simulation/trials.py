@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from headrace.dispatch.buckets import by_bucket
@@ -17,6 +16,7 @@ from headrace.simulation.beside import Beside, beside_of
 from headrace.simulation.compiled import Offered, offer, run
 from headrace.simulation.offered.arrivals import stream_rng
 from headrace.simulation.offered.processes import poisson_us
+from headrace.simulation.offered.sizes import SizeMix, by_size, size_mixes
 
 POLICY = "reservation"
 SEED = 1
@@ -83,8 +83,13 @@ class Workload:
     """A plan and the load that it is measured with."""
 
     topology: Topology
+    """Each size of a model that has several is a model of its own here."""
     rates_rps: Mapping[str, float]
-    """Model -> planned rate."""
+    """Model -> planned rate, of all its sizes."""
+    mixes: Mapping[str, SizeMix]
+    """Of models of several sizes."""
+    model_of: tuple[str, ...]
+    """Per model of the topology: as `rates_rps` names it."""
     duration_s: float
     beside: Beside | None
     """What models on one device cost each other, where the plan counts with it."""
@@ -92,14 +97,18 @@ class Workload:
     @classmethod
     def of(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Workload":
         """Load in the mix that the plan's objective means, long enough to count misses."""
+        rates, mixes = offered_mix(plan), size_mixes(plan, profiles)
         plan, profiles = by_bucket(plan, profiles)
-        rates = offered_mix(plan)
         longest_slo_s = max(demand.slo_us for demand in plan.demands) / 1e6
-        enough_s = max(REQUESTS_PER_MODEL / rate for rate in rates.values())
+        rarest_rps = min(rate for rate in by_size(rates, mixes).values() if rate > 0)
+        enough_s = REQUESTS_PER_MODEL / rarest_rps
         most_s = REQUESTS_MAX / sum(rates.values())
+        topology = Topology.from_plan(plan, profiles)
         return cls(
-            topology=Topology.from_plan(plan, profiles),
+            topology=topology,
             rates_rps=rates,
+            mixes=mixes,
+            model_of=tuple(profiles[each.name].bucket_of or each.name for each in topology.models),
             duration_s=min(
                 max(min(enough_s, most_s), SLOS_AT_LEAST * longest_slo_s), LONG_SLOS * most_s
             ),
@@ -115,24 +124,27 @@ class Workload:
             shorter: only the first of so many parts of the session.
         """
         factors = dict.fromkeys(self.rates_rps, factor)
-        return float(self.attainments(factors, seed, shorter=shorter).min(initial=1.0))
+        return min(self.attainments(factors, seed, shorter=shorter).values(), default=1.0)
 
     def attainments(
         self, factors: Mapping[str, float], seed: int, *, shorter: int = 1
-    ) -> npt.NDArray[np.float64]:
-        """Of every model at its factor times its rate; 1 of one that nobody asked."""
+    ) -> dict[str, float]:
+        """Of every model at its factor times its rate; 1 of one that nobody asked. Of several sizes
+        of one model, that of the size that attains least."""
         rates = {name: rate * factors[name] for name, rate in self.rates_rps.items()}
-        offered = _poisson(self.topology, rates, self.duration_s / shorter, seed)
+        sent = by_size(rates, self.mixes)
+        offered = _poisson(self.topology, sent, self.duration_s / shorter, seed)
         rng = np.random.default_rng(seed)
         ended_at_us = run(self.topology, POLICY, offered, rng=rng, beside=self.beside).ended_at_us
         in_time = (ended_at_us >= 0) & (ended_at_us <= offered.deadline_at_us)
         models = len(self.topology.models)
         arrived = np.bincount(offered.model, minlength=models)
         kept = np.bincount(offered.model[in_time], minlength=models)
-        attained: npt.NDArray[np.float64] = np.where(
-            arrived > 0, kept / np.maximum(arrived, 1), 1.0
-        )
-        return attained
+        attained = np.where(arrived > 0, kept / np.maximum(arrived, 1), 1.0).tolist()
+        found: dict[str, float] = {}
+        for name, part in zip(self.model_of, attained, strict=True):
+            found[name] = min(part, found.get(name, 1.0))
+        return found
 
     def carried_rps(self, wanted: float, seed: int) -> dict[str, float]:
         """Model -> the highest rate at which it attains `wanted`, every other one at its own.
@@ -140,12 +152,13 @@ class Workload:
         By halving as in `largest_factor`, of all models at once: a session halves every interval.
         What a model carries hardly depends on the others, which have devices of their own.
         """
-        names = [model.name for model in self.topology.models]
+        names = list(self.rates_rps)
         low, high = np.zeros(len(names)), np.full(len(names), np.inf)
         tried = np.ones(len(names))
         while True:
             factors = dict(zip(names, tried.tolist(), strict=True))
-            enough = self.attainments(factors, seed) >= wanted
+            attained = self.attainments(factors, seed)
+            enough = np.array([attained[name] for name in names]) >= wanted
             low, high = np.where(enough, tried, low), np.where(enough, high, tried)
             ends = (high - low <= TOLERANCE) | (low >= FACTOR_MAX)
             if ends.all():
@@ -204,9 +217,11 @@ def _poisson(
     duration_s: float,
     seed: int,
 ) -> Offered:
-    """Poisson streams of all models, in order of arrival."""
+    """Poisson streams of all models, in order of arrival; of one at rate 0 no requests."""
     streams: list[Ints] = [
-        poisson_us(rates_rps[model.name], duration_s, stream_rng(seed, model.name))
+        poisson_us(rate_rps, duration_s, stream_rng(seed, model.name))
+        if (rate_rps := rates_rps[model.name]) > 0
+        else np.zeros(0, dtype=np.int64)
         for model in topology.models
     ]
     at_us = np.concatenate(streams)

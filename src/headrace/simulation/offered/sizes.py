@@ -36,6 +36,24 @@ def size_mixes(plan: Plan, profiles: Mapping[str, Profile]) -> dict[str, SizeMix
     }
 
 
+def by_size(rates_rps: Mapping[str, float], mixes: Mapping[str, SizeMix]) -> dict[str, float]:
+    """The rates of models, and in place of a model of several sizes those of its buckets.
+
+    >>> text = SizeMix(sizes=((16,), (64,)), shares=(0.75, 0.25))
+    >>> by_size({"text": 8.0, "other": 1.0}, {"text": text})
+    {'text.16': 6.0, 'text.64': 2.0, 'other': 1.0}
+    """
+    found = {}
+    for model, rate_rps in rates_rps.items():
+        if model in mixes:
+            mix = mixes[model]
+            for sizes, share in zip(mix.sizes, mix.shares, strict=True):
+                found[bucket_name(model, sizes)] = share * rate_rps
+        else:
+            found[model] = rate_rps
+    return found
+
+
 def with_sizes(
     arrivals: Sequence[Arrival], mixes: Mapping[str, SizeMix], seed: int
 ) -> list[Arrival]:
