@@ -122,6 +122,14 @@ def test_buckets_share_slots_and_have_their_own_times_and_queue() -> None:
     assert carried == pytest.approx([deployment.throughput_rps * part for part in (0.6, 0.3, 0.1)])
 
 
+def test_every_size_has_its_models_priority() -> None:
+    problem = sized_problem(MIX)
+    plan = planned(problem)
+    plan = replace(plan, demands=(replace(plan.demands[0], priority=3),))
+    topology = Topology.from_plan(*by_bucket(plan, problem.profiles))
+    assert [model.priority for model in topology.models] == [3, 3, 3]
+
+
 def test_a_bucket_may_not_be_named_as_another_model() -> None:
     taken = make_profile("text.64")
     said = r"size 64 of model 'text' and model 'text\.64' are both named 'text\.64'"

@@ -339,7 +339,7 @@ def _model_routes(
         start=start_of(deployment, profile),
         # A call of a module brings its tensors through the gateway as a client's request does.
         gateway_us=costs.gateway_us(deployment.model),
-        priority=priorities.get(profile.bucket_of or profile.model, 0),
+        priority=priorities.get(profile.model, 0),
         follows=rounds.follows(deployment),
         lead_us=rounds.lead_us(deployment),
     )
@@ -369,7 +369,7 @@ def _depth_routes(
         slo_us=deployment.slo_us,
         routes=tuple(_depth_route(depth, profile, costs, kinds) for depth in deployment.depths),
         gateway_us=costs.gateway_us(deployment.model),
-        priority=priorities.get(profile.bucket_of or profile.model, 0),
+        priority=priorities.get(profile.model, 0),
         max_items=deployment.max_items or 1,
     )
 
