@@ -12,9 +12,11 @@ import pytest
 from headrace.apps import app, tensor
 from headrace.commands import event_loop
 from headrace.domain.errors import ProcessLimitError
+from headrace.serving.apps import host as module
 from headrace.serving.apps.frames import FromApps, Tensors
 from headrace.serving.apps.host import AppHost
 from headrace.serving.workers import restart_delays
+from helpers.cores import GONE
 from helpers.live_server import PATIENCE_S
 from helpers.served_app import FakeModules, Served
 from helpers.waiting import until
@@ -116,6 +118,20 @@ def test_apps_come_back_to_a_server_that_gets_no_thread(
         serving = process_of(host)
         await host.stop()
         assert is_gone(serving)
+
+    with_host(tmp_path, use)
+
+
+def test_apps_start_and_come_back_where_the_cores_that_they_had_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "allowed_cores", lambda: (GONE,))
+
+    async def use(host: AppHost, heard: Heard) -> None:
+        kill(host)
+        await until(lambda: heard.times_up == 2)
+        assert os.sched_getaffinity(process_of(host)) == os.sched_getaffinity(0)
+        await host.stop()
 
     with_host(tmp_path, use)
 

@@ -79,6 +79,15 @@ def test_a_device_of_a_plan_that_is_replaced_keeps_its_cores() -> None:
     assert slot_cores(slots, [4, 5, 6, 7], {"cpu": 2}, kept) == {"s0": (6, 7), "s1": (4, 5)}
 
 
+def test_a_device_one_of_whose_cores_is_not_allowed_any_more_gets_others() -> None:
+    slots = [
+        replace(slot, device_index=number, name=f"s{number}")
+        for number, slot in enumerate(plan_of([2]).slots)
+    ]
+    kept = {place_of(slots[0]): (4, 5), place_of(slots[1]): (6, 7)}
+    assert slot_cores(slots, [2, 3, 4, 6, 7], {"cpu": 2}, kept) == {"s0": (2, 3), "s1": (6, 7)}
+
+
 def test_parts_of_one_core_share_it() -> None:
     slots = [replace(slot, device_index=0, share=HALF) for slot in plan_of([2]).slots]
     named = [replace(slot, name=f"s{number}") for number, slot in enumerate(slots)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
@@ -16,19 +17,31 @@ from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import Address
 from headrace.serving.workers.remote.peers import Peers
 from helpers.agents import opened_links
+from helpers.cores import GONE
 from helpers.waiting import until
 
 PATIENCE_S = 60.0
 SECRET = b"a secret of sixteen bytes"
+ALLOWED = allowed_cores()
 
 
-def play(scene: Callable[[Agent, ClusterAddresses], Awaitable[None]], folder: Path) -> None:
+def play(
+    scene: Callable[[Agent, ClusterAddresses], Awaitable[None]],
+    folder: Path,
+    cores: tuple[int, ...] = (),
+) -> None:
     """Over an agent that lets in."""
 
     async def main() -> None:
         agent = Agent(
             AgentOptions(
-                name="n0", host="127.0.0.1", port=0, secret=SECRET, cache=folder, grace_s=0.0
+                name="n0",
+                host="127.0.0.1",
+                port=0,
+                secret=SECRET,
+                cache=folder,
+                cores=cores,
+                grace_s=0.0,
             )
         )
         host, port = agent.open()
@@ -65,6 +78,24 @@ def test_who_is_called_says_all_the_time_what_is_there(
         peers.close()
 
     play(scene, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [((), ALLOWED), ((GONE, ALLOWED[0]), ALLOWED[:1]), ((GONE,), ALLOWED)],
+    ids=["nothing", "one-is-gone", "all-are-gone"],
+)
+def test_a_gateway_is_told_of_the_cores_that_are_allowed_when_it_calls(
+    tmp_path: Path, told: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        links = await opened_links(cluster, "n0")
+        hello = links["n0"].hello
+        assert hello is not None
+        assert hello.cores == expected
+        await close_links(links)
+
+    play(scene, tmp_path, told)
 
 
 def test_a_path_is_not_kept_for_tensors_that_nobody_will_expect(

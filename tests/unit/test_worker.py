@@ -23,6 +23,7 @@ from headrace.serving.workers.frames import (
     Unloaded,
 )
 from headrace.serving.workers.worker import Worker
+from helpers.cores import GONE
 
 X = TensorSpec(name="x", dtype="float32", item_shape=(4,))
 BAD = np.float32(99)
@@ -45,7 +46,9 @@ class Stage:
 
 
 def worker_with(
-    monkeypatch: pytest.MonkeyPatch, refuses: Callable[[np.ndarray], bool]
+    monkeypatch: pytest.MonkeyPatch,
+    refuses: Callable[[np.ndarray], bool],
+    cores: frozenset[int] = frozenset(),
 ) -> tuple[Worker, TensorMemory]:
     memory = TensorMemory(mmap(-1, 4096))
 
@@ -63,7 +66,7 @@ def worker_with(
         device_memory_per_weight=0,
     )
     monkeypatch.setattr(module, "executor", lambda name: kind)
-    worker = Worker(memory)
+    worker = Worker(memory, cores=cores)
     assert isinstance(worker.answer(load_of(0)), Loaded)
     return worker, memory
 
@@ -161,6 +164,13 @@ def test_a_stage_comes_and_goes_beside_another_that_goes_on_answering(
     assert worker.answer(Unload(1, 5)) == Unloaded(1, 5)
     assert dropped == [1]
     assert isinstance(worker.answer(Run(8, 0, 0, 1, (0,), (1024,))), Finished)
+
+
+def test_a_stage_is_loaded_also_where_its_workers_core_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, _ = worker_with(monkeypatch, lambda x: False, frozenset({GONE}))
+    assert isinstance(worker.answer(load_of(1)), Loaded)
 
 
 def test_a_good_input_is_computed_after_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,8 +84,8 @@ def agent(
     from headrace.catalog.cache_folder import cache_folder
     from headrace.commands import event_loop
     from headrace.domain.base import host_port
+    from headrace.serving.workers.affinity import allowed_cores
     from headrace.serving.workers.descriptors import raise_descriptor_limit
-    from headrace.serving.workers.host import allowed_cores
     from headrace.serving.workers.remote.agent import AgentOptions, run_agent
     from headrace.serving.workers.remote.cluster import check_name
     from headrace.serving.workers.remote.handshake import read_secret
@@ -122,16 +122,17 @@ def agent(
     event_loop.run(run_agent(options, on_ready))
 
 
-def _cores(text: str | None, allowed: list[int]) -> tuple[int, ...]:
-    """
+def _cores(text: str | None, allowed: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns those that were named; none where nothing was said.
+
     Raises:
         DocumentError: those are no cores that this process may use.
     """
     from headrace.domain.errors import DocumentError
 
     if text is None:
-        return tuple(allowed)
+        return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) in allowed for word in words):
-        raise DocumentError(f"agent: --cores {text}: this process may use cores {allowed}")
+        raise DocumentError(f"agent: --cores {text}: this process may use cores {list(allowed)}")
     return tuple(dict.fromkeys(map(int, words)))

@@ -36,6 +36,7 @@ from headrace.serving.apps.frames import (
     decode_beat,
 )
 from headrace.serving.apps.held import HeldLog
+from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.process_ends import ended_within, until_ended
 from headrace.serving.workers.restart_delays import RestartDelays
@@ -199,7 +200,7 @@ class AppHost:
         self.up = False
         self._paths = paths
         self._threads = threads or min(4, os.cpu_count() or 1)
-        self._cores = sorted(os.sched_getaffinity(0))
+        self._cores = allowed_cores()
         self._process: _Process | None = None
         self._link: Link | None = None
         self._lost_now = asyncio.Event()

@@ -21,6 +21,7 @@ from headrace.serving.apps.frames import AnyFrame, FromGateway, Link, NotReady, 
 from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.watchdog import Watchdog
+from headrace.serving.workers.affinity import keep_on
 from headrace.serving.workers.worker import wake_on_time
 
 CLEAN_UP_S = 1.0
@@ -46,7 +47,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options.parent)
     wake_on_time()
-    os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
+    keep_on({int(core) for core in options.cores.split(",")})
     os.nice(_NICENESS)
     os.dup2(2, 1)
     logging.basicConfig(

@@ -30,10 +30,11 @@ from headrace.serving.engine.load_counts import LoadCounts
 from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
+from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import Place, place_of
 from headrace.serving.workers.device_parts import start_service
-from headrace.serving.workers.host import Host, LocalHost, allowed_cores
+from headrace.serving.workers.host import Host, LocalHost
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import loadable_models, worker_specs
 from headrace.serving.workers.remote.cluster import (
@@ -174,7 +175,7 @@ class PlanInService:
         if options.cluster is not None:
             nodes = [slot.node for slot in served.plan.slots]
             self._links = await connect_links(options.cluster, nodes, clock.now_us)
-        worker_cores = allowed_cores() if options.cores is None else options.cores
+        given = allowed_cores() if options.cores is None else options.cores
         hellos = {node: link.hello for node, link in self._links.items()}
         undivided = {node: hello.undivided if hello else "" for node, hello in hellos.items()}
         divides = await asyncio.to_thread(
@@ -184,9 +185,10 @@ class PlanInService:
         )
         self.host = LocalHost(
             self.arena,
-            WorkerLimits(cores=tuple(worker_cores), memory_bytes=options.worker_memory_bytes),
+            WorkerLimits(cores=given, memory_bytes=options.worker_memory_bytes),
             divides,
         )
+        worker_cores = self.host.cores()
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -197,7 +199,7 @@ class PlanInService:
             options.executor,
             options.seed,
             options.processes,
-            self.host.cores(),
+            worker_cores,
             {node: hello.cores if hello else () for node, hello in hellos.items()},
             cores,
             options.unenforced_shares,

@@ -81,7 +81,8 @@ def _device_cores(
     counts: Mapping[str, int],
     kept: Mapping[Place, tuple[int, ...]],
 ) -> dict[Place, tuple[int, ...]]:
-    """A device that both plans use stays where it is, or two plans would run there at once."""
+    """A device that both plans use stays where it is, or two plans would run there at once; unless
+    one of its cores is not allowed any more."""
     needed = sum(counts.get(device, 1) for _, device, _ in places)
     if needed > len(allowed):
         logger.warning(
@@ -89,7 +90,11 @@ def _device_cores(
             needed,
             len(allowed),
         )
-    found = {place: kept[place] for place in places if place in kept}
+    found = {
+        place: kept[place]
+        for place in places
+        if place in kept and set(kept[place]).issubset(allowed)
+    }
     taken = {core for cores in found.values() for core in cores}
     free = [core for core in allowed if core not in taken] if found else list(allowed)
     number = 0

@@ -10,12 +10,14 @@ Instants that a worker reports are on its host's clock. Whoever receives them ad
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from headrace.domain.errors import ModelError
 from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import Activity, activity_of
+from headrace.serving.workers.affinity import allowed_cores, cores_left, still_allowed
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
@@ -110,7 +112,7 @@ class Host(Protocol):
         ...
 
     def cores(self) -> Sequence[int]:
-        """The CPU cores that its workers may be kept on; none where it cannot keep them."""
+        """The CPU cores that its workers may be kept on now; none where it cannot keep them."""
         ...
 
     def available_memory_bytes(self) -> int | None:
@@ -158,7 +160,7 @@ class LocalHost:
                 does.
         """
         self._arena = arena
-        self._limits = limits or WorkerLimits(cores=tuple(allowed_cores()))
+        self._limits = limits or WorkerLimits(cores=allowed_cores())
         self._service = service
         self._reserve: DescriptorReserve | None = process_reserve()
         self._reserve.join()
@@ -174,6 +176,7 @@ class LocalHost:
     ) -> WorkerProcess:
         assert self._reserve is not None, "a host that is closed starts no workers"
         spec, environment = specs[0], {}
+        specs = [replace(spec, cores=still_allowed(spec.cores) or self.cores()), *specs[1:]]
         if spec.percent is not None and self._service is not None:
             environment = self._service.client(spec.percent)
         # Also where clients hold all others.
@@ -188,8 +191,8 @@ class LocalHost:
                 logger.warning("slot %s: its share is not enforced: %s", spec.slot, error)
         return worker
 
-    def cores(self) -> Sequence[int]:
-        return self._limits.cores
+    def cores(self) -> tuple[int, ...]:
+        return cores_left(self._limits.cores)
 
     def available_memory_bytes(self) -> int | None:
         """As Linux states it; None elsewhere."""
@@ -215,8 +218,3 @@ class LocalHost:
         reserve, self._reserve = self._reserve, None
         if reserve is not None:
             reserve.leave()
-
-
-def allowed_cores() -> list[int]:
-    """Cores this process may run on; none where the system cannot pin."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

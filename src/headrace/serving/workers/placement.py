@@ -18,6 +18,7 @@ from headrace.domain.profile import Profile
 from headrace.executors.base import StageStart
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.interference import slowed_us
+from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.cores import (
     Place,
     divided_cores,
@@ -29,7 +30,6 @@ from headrace.serving.workers.cores import (
 )
 from headrace.serving.workers.device_parts import percents, refuse_undivided
 from headrace.serving.workers.frames import Load
-from headrace.serving.workers.host import allowed_cores
 from headrace.serving.workers.stage_io import StageIndex, StageIO
 from headrace.serving.workers.worker_process import WorkerSpec
 from headrace.start_times import Start

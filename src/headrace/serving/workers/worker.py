@@ -32,6 +32,7 @@ from headrace.executors.base import (
     require_checked,
 )
 from headrace.executors.table import executor
+from headrace.serving.workers.affinity import keep_on
 from headrace.serving.workers.arena import map_arena
 from headrace.serving.workers.arrivals import Arrivals
 from headrace.serving.workers.beats import beat_for_ever
@@ -156,7 +157,7 @@ class Worker:
         started_at_us = _now_us()
         if self._cores:
             # The stage before may have placed this thread on one of them.
-            os.sched_setaffinity(0, self._cores)
+            keep_on(self._cores)
         try:
             require_checked(load)
             opened = open_stage(load, self._memory)
@@ -248,7 +249,7 @@ def _serve_until_told() -> None:
     wake_on_time()
     cores = options.cores if options.cores and hasattr(os, "sched_setaffinity") else frozenset()
     if cores:
-        os.sched_setaffinity(0, cores)
+        keep_on(cores)
     if options.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (options.memory_bytes, options.memory_bytes))
     # A low number: those that a busy gateway hands down may be too high for `select`.

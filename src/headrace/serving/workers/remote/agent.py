@@ -27,6 +27,7 @@ from headrace.domain.errors import HeadraceError
 from headrace.executors.mps import MpsService, missing
 from headrace.serving.addresses import peer_key
 from headrace.serving.complaints import Complaints
+from headrace.serving.workers.affinity import cores_left
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
@@ -76,6 +77,7 @@ class AgentOptions:
     """Folder for model files."""
     cache_bytes: int = DEFAULT_LIMIT_BYTES
     cores: tuple[int, ...] = ()
+    """That workers may be kept on; none: all that this process may use."""
     memory_bytes: int | None = None
     """Most data memory of one worker; None: what the gateway says."""
     grace_s: float = GRACE_S
@@ -167,7 +169,9 @@ class Agent:
         undivided = missing() or ""
         obeys = any(session.connection is not None for session in self._sessions)
         connection.send(
-            Hello(options.name, __version__, self._epoch, obeys, options.cores, undivided)
+            Hello(
+                options.name, __version__, self._epoch, obeys, cores_left(options.cores), undivided
+            )
         )
 
     async def _watch(self) -> None:
@@ -255,7 +259,7 @@ class Agent:
 
     def _new_session(self, frame: Open) -> Session:
         memory_bytes = self._options.memory_bytes or frame.memory_bytes
-        limits = WorkerLimits(cores=self._options.cores, memory_bytes=memory_bytes)
+        limits = WorkerLimits(cores=cores_left(self._options.cores), memory_bytes=memory_bytes)
         peers = Peers(self._options.secret, self._options.calls)
         return Session(frame, limits, self._service, self._arrivals, peers, _now_us)
 
