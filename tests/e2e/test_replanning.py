@@ -102,6 +102,9 @@ def test_a_refusal_of_the_planner_says_why() -> None:
 class MovingEngine:
     """Takes any plan."""
 
+    def __init__(self) -> None:
+        self.taken = list[Plan]()
+
     async def migrate(
         self,
         served: ServedPlan,
@@ -110,6 +113,7 @@ class MovingEngine:
         open_sink: OpenSink | None,
         on_switch: Callable[[], None],
     ) -> MigrationReport:
+        self.taken.append(served.plan)
         on_switch()
         return MigrationReport(
             how=how,
@@ -136,6 +140,35 @@ def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> N
     assert changeover.in_service == first
     asyncio.run(changeover.migrate(second))
     assert changeover.in_service == second
+
+
+def test_a_link_on_the_way_to_the_plan_is_followed_at_each_reload(tmp_path: Path) -> None:
+    """As deployments turn it to another release: git-sync, ConfigMaps, `ln -sfn`."""
+    current = tmp_path / "current"
+    for release, slo_ms in (("r1", 400.0), ("r2", 300.0)):
+        (tmp_path / release).mkdir()
+        write_app_plan(tmp_path / release, "plan.json", slo_ms)
+    current.symlink_to("r1")
+    engine = MovingEngine()
+    changeover = Changeover(engine, current / "plan.json", "emulated", lambda header: print)
+    current.unlink()
+    current.symlink_to("r2")
+    asyncio.run(changeover.reload())
+    [taken] = engine.taken
+    assert taken.apps == read_plan(tmp_path / "r2" / "plan.json").apps
+    assert changeover.in_service == current / "plan.json"
+
+
+def test_profiles_are_looked_for_beside_a_plan_that_is_a_link(tmp_path: Path) -> None:
+    link, plan = tmp_path / "plan.json", tmp_path / "plans" / "plan-a.json"
+    plan.parent.mkdir()
+    write_app_plan(tmp_path, "plan.json", 400.0).rename(plan)
+    link.symlink_to(plan)
+    engine = MovingEngine()
+    changeover = Changeover(engine, link, "emulated", lambda header: print)
+    asyncio.run(changeover.reload())
+    assert len(engine.taken) == 1
+    assert changeover.in_service == link
 
 
 def test_a_plan_that_cannot_be_served_here_is_refused_before_it_is_vetted(tmp_path: Path) -> None:

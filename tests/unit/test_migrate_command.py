@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from io import BufferedIOBase
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
 from threading import Thread
@@ -179,6 +180,42 @@ def test_a_simulated_migration_after_the_last_request_is_refused(
     assert (code, "--at 4: no request comes from then on" in err) == (2, True)
 
 
+def test_a_server_is_told_of_a_plan_by_the_name_that_it_was_given(
+    run: Run, plans: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies beside a link is not what lies beside the file that it leads to."""
+    (tmp_path / "current").symlink_to(".")
+    (tmp_path / "link.json").symlink_to(plans[1])
+    monkeypatch.chdir(tmp_path)
+    asked = list[bytes]()
+
+    class Server(StreamRequestHandler):
+        def handle(self) -> None:
+            asked.append(body_of(self.rfile))
+            content = b'{"error": "it was only asked"}'
+            self.wfile.write(b"HTTP/1.1 409 No\r\nContent-Length: %d\r\n\r\n" % len(content))
+            self.wfile.write(content)
+
+    with UnixStreamServer(str(tmp_path / "socket"), Server) as server:
+        answering = Thread(target=server.handle_request)
+        answering.start()
+        code, _, err = run("migrate", "current/link.json", "--admin-socket", "socket")
+        answering.join()
+
+    assert (code, "it was only asked" in err) == (4, True), err
+    [body] = asked
+    assert msgspec.json.decode(body)["plan"] == str(tmp_path / "current" / "link.json")
+
+
+def body_of(file: BufferedIOBase) -> bytes:
+    """Of a request."""
+    length = 0
+    while line := file.readline().strip().lower():
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    return file.read(length)
+
+
 def test_an_answer_that_is_not_utf_8_is_none_of_headrace(
     run: Run, plans: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -186,11 +223,7 @@ def test_an_answer_that_is_not_utf_8_is_none_of_headrace(
 
     class Stranger(StreamRequestHandler):
         def handle(self) -> None:
-            length = 0
-            while line := self.rfile.readline().strip().lower():
-                if line.startswith(b"content-length:"):
-                    length = int(line.partition(b":")[2])
-            self.rfile.read(length)
+            body_of(self.rfile)
             self.wfile.write(b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(content))
             self.wfile.write(content)
 

@@ -49,6 +49,16 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
     assert [Path(ref.path).is_absolute() for ref in problem.profile_refs] == [True]
 
 
+def test_a_profile_that_is_a_link_is_named_by_the_link(tmp_path: Path) -> None:
+    """Its model lies beside the link, and tomorrow the link may lead to another."""
+    plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
+    profile = tmp_path / plan.profiles[0].path
+    (tmp_path / "kept").mkdir()
+    profile.rename(tmp_path / "kept" / "today.json")
+    profile.symlink_to("kept/today.json")
+    assert [ref.path for ref in again(plan, tmp_path).profile_refs] == [str(profile)]
+
+
 def with_files(problem: Problem, folder: Path) -> Problem:
     for ref in problem.profile_refs:
         write_document(problem.profiles[ref.model], folder / ref.path)

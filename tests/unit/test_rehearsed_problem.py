@@ -32,7 +32,9 @@ from headrace.reporting.rehearsal import (
 from headrace.reporting.rehearsed_problem import rehearsed_profiles
 from headrace.verify import verify
 from helpers.apps import write_app_plan
+from helpers.live_server import write_plan
 from helpers.problems import make_plan, make_problem, make_profile
+from helpers.served import served_chain
 
 WHOLE = Fraction(1)
 
@@ -162,6 +164,19 @@ def test_the_rates_and_weights_of_models_are_kept(tmp_path: Path) -> None:
     write_rehearsed_problem(tmp_path / "plan.json", rehearsal(()), tmp_path / "again.json")
 
     assert read_problem(tmp_path / "again.json").demands == problem.demands
+
+
+def test_a_model_that_is_a_link_is_named_by_the_link(tmp_path: Path) -> None:
+    """Its weights lie beside the link, not beside the file that the link leads to."""
+    path = write_plan(served_chain(tmp_path), tmp_path)
+    model, kept = tmp_path / "m.onnx", tmp_path / "kept" / "4f1a"
+    kept.parent.mkdir()
+    model.rename(kept)
+    model.symlink_to(kept)
+
+    write_rehearsed_problem(path, rehearsal(()), tmp_path / "again.json")
+
+    assert read_problem(tmp_path / "again.json").profiles["m"].model_path == str(model)
 
 
 def test_a_plan_may_be_rehearsed_and_made_anew_again_and_again(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemF
     Args:
         loads: model -> part of the whole load; of a plan that is the least for stated rates, model
             -> requests per second; of a plan of apps, app -> requests per second.
-        folder: of the plan; relative paths of profiles are resolved against it.
+        folder: of the plan; relative paths of profiles start there.
     """
-    paths = {ref.model: str((folder / ref.path).resolve()) for ref in plan.profiles}
+    paths = {ref.model: str((folder / ref.path).absolute()) for ref in plan.profiles}
     return ProblemFile(
         schema="headrace.problem/1",
         cluster=_cluster(plan.cluster),

@@ -53,7 +53,7 @@ def migrate(
         raise DocumentError(f"migrate: --how {how!r} is unknown; known: drain, flush")
     read_plan(plan)  # The server reads it too; what is no plan need not go there.
     with notices.status("the server verifies, loads and switches"):
-        asked = {"plan": str(plan.resolve()), "how": how}
+        asked = {"plan": str(plan.absolute()), "how": how}
         status, answer = _ask(admin_socket or _default_socket(url), asked)
     if status != 200:
         sentence = str(answer.get("error", f"the server answered {status}"))

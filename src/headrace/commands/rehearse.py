@@ -312,7 +312,7 @@ def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
     for ref in plan.profiles:
         profile, folder = slower[ref.model], (path.parent / ref.path).parent
         if profile.model_path is not None:
-            model_path = str((folder / profile.model_path).resolve())
+            model_path = str((folder / profile.model_path).absolute())
             profile = replace(profile, model_path=model_path)
         file = _free_beside(out, ref.model)
         write_document(profile, file)

@@ -42,8 +42,10 @@ class Changeover:
         executor: ExecutorChoice,
         open_sink: OpenSink,
     ) -> None:
-        """`plan_path`: the file that `reload` reads again; the one the server began with."""
-        self.plan_path = plan_path.resolve()
+        """`plan_path`: the file that `reload` reads again; the one the server began with. Links on
+        the way there are followed each time: who deploys may have turned them to another release.
+        """
+        self.plan_path = plan_path.absolute()
         self.in_service = self.plan_path
         """The file of the plan in service, to which its profiles' paths are relative."""
         self.on_switch: Callable[[], None] = lambda: None
@@ -99,5 +101,5 @@ class Changeover:
             logger.error("the plan stays: %s", error)
 
     def _switched(self, plan_path: Path) -> None:
-        self.in_service = plan_path.resolve()
+        self.in_service = plan_path.absolute()
         self.on_switch()
