@@ -15,6 +15,7 @@ import pytest
 
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
+from headrace.commands import kernel
 from headrace.domain.problem import Items, ProfileRef
 from headrace.load.token import token_for
 from headrace.metrics import Report
@@ -23,9 +24,11 @@ from headrace.serving.front.access import AccessError
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.offered.items import items_of
 from helpers.fake_v2_server import Call, FakeServer, fake_server, response
+from helpers.live_server import write_plan
 from helpers.onnx_models import saved
-from helpers.served import plan_by_hand, profile_by_hand
+from helpers.served import plan_by_hand, profile_by_hand, served_chain
 from helpers.served_items import convolutions, network_profile, planned_items
+from helpers.users import without_home
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -451,6 +454,31 @@ def test_the_token_of_this_machine_goes_to_this_machine_only(
     assert token_for("http://192.0.2.1:8000", path) == "0123456789abcdef"
     with pytest.raises(AccessError, match="there is none"):
         token_for("http://127.0.0.1:8000", tmp_path / "other")
+
+
+def test_without_a_home_there_is_no_token_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_home(monkeypatch, 987_654)
+    assert token_for("http://127.0.0.1:8000", None) is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("serve", "--no-auth"), ("serve", "--token-file=t"), ("migrate",)]
+)
+def test_without_a_home_commands_say_what_to_name_before_they_begin(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    without_home(monkeypatch, 987_654)
+    monkeypatch.setattr(kernel, "load_kernel", unexpected)
+
+    code, _, err = run(*arguments, str(write_plan(served_chain(tmp_path), tmp_path)))
+
+    assert code == 2, err
+    assert "user 987654 has no home" in err
+    assert "--token-file and --admin-socket" in err
+
+
+def unexpected(*_: object, **__: object) -> None:
+    raise AssertionError("it has begun")
 
 
 @pytest.mark.parametrize("command", ["verify", "simulate", "serve", "migrate", "simulate OLD"])

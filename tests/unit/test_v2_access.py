@@ -9,14 +9,15 @@ import pytest
 from headrace.serving.front.access import (
     Access,
     AccessError,
+    default_folder,
     default_token_path,
     is_loopback,
     read_or_create_token,
 )
-from headrace.serving.front.admin import default_socket_folder
 from headrace.serving.front.peer_user import peer_user
 from headrace.serving.workers.status import AppsStatus
 from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
+from helpers.users import without_home
 
 STRANGER = ("192.0.2.7", 5555)
 
@@ -228,7 +229,15 @@ def test_token_and_admin_socket_lie_in_the_users_configuration_whatever_the_sess
         if config is not None:
             monkeypatch.setenv("XDG_CONFIG_HOME", config)
         assert default_token_path() == folder / "headrace" / "token"
-        assert default_socket_folder() == folder / "headrace"
+        assert default_folder() == folder / "headrace"
+
+
+def test_without_a_home_it_is_said_what_to_name_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_home(monkeypatch, 987_654)
+    with pytest.raises(AccessError, match=r"(?s)user 987654 has no home.*XDG_CONFIG_HOME, or"):
+        default_token_path()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/own")
+    assert default_token_path() == Path("/own/headrace/token")
 
 
 def test_names_stand_for_loopback_only_if_every_address_does() -> None:

@@ -54,7 +54,7 @@ async def run_server(
     from headrace.serving.core.epoch_logs import EpochLogs
     from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
-    from headrace.serving.front.admin import default_socket_folder
+    from headrace.serving.front.access import default_folder
     from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
@@ -97,7 +97,7 @@ async def run_server(
         core,
         replace(
             options,
-            host=str(admin_socket or default_socket_folder()),
+            host=str(admin_socket or default_folder()),
             migrate=changeover.migrate,
             beside=None if admin_socket else http,
         ),

@@ -68,9 +68,10 @@ def migrate(
 
 def _default_socket(url: str) -> Path:
     from headrace.load.client import parse_url
-    from headrace.serving.front.admin import default_socket_folder, socket_path
+    from headrace.serving.front.access import default_folder
+    from headrace.serving.front.admin import socket_path
 
-    return socket_path(default_socket_folder(), parse_url(url).port)
+    return socket_path(default_folder(), parse_url(url).port)
 
 
 def _ask(path: Path, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -302,7 +302,12 @@ def serve(
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
-    from headrace.serving.front.access import Access, default_token_path, read_or_create_token
+    from headrace.serving.front.access import (
+        Access,
+        default_folder,
+        default_token_path,
+        read_or_create_token,
+    )
     from headrace.serving.front.base import FrontOptions
     from headrace.serving.front.http_messages import Limits
     from headrace.serving.front.tls import tls_files
@@ -332,6 +337,8 @@ def serve(
     if not unenforced_shares:
         refuse_unenforced(served.plan, executor, () if remote is None else remote.elsewhere)
     functions = app_host(app or [], app_threads, plan)
+    if admin_socket is None:
+        default_folder()  # Refused now, and not when all has been compiled and rehearsed.
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,

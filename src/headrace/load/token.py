@@ -24,7 +24,10 @@ def token_for(url: str, token_file: Path | None) -> str | None:
     host = parse_url(url).host
     if token_file is not None:
         return _existing(token_file)
-    path = default_token_path()
+    try:
+        path = default_token_path()
+    except AccessError:  # no home, and so no such place
+        return None
     return read_or_create_token(path) if is_loopback(host) and path.is_file() else None
 
 

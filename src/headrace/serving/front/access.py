@@ -190,14 +190,34 @@ def is_local(address: str) -> bool:
         return False
 
 
-def default_token_path() -> Path:
-    """Where the token is kept unless --token-file says otherwise.
+def default_folder() -> Path:
+    """Where the token and admin sockets lie unless options say otherwise; it need not exist yet.
 
     Not in XDG_RUNTIME_DIR: that folder is removed when its user logs out, which servers outlive,
     and a shell that is no login's does not know it.
+
+    Raises:
+        AccessError: this user has no home.
     """
     config = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(config) if config else Path.home() / ".config") / "headrace" / "token"
+    try:
+        return (Path(config) if config else Path.home() / ".config") / "headrace"
+    except RuntimeError as error:  # a number that is no user's, as containers have
+        raise AccessError(
+            f"there is no folder for the token and the admin socket: user {os.getuid()} has no"
+            " home\n"
+            "  try       set HOME or XDG_CONFIG_HOME, or name files with --token-file and"
+            " --admin-socket"
+        ) from error
+
+
+def default_token_path() -> Path:
+    """Where the token is kept unless --token-file says otherwise.
+
+    Raises:
+        AccessError: as `default_folder`.
+    """
+    return default_folder() / "token"
 
 
 def read_or_create_token(path: Path) -> str:

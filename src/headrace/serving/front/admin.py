@@ -21,7 +21,6 @@ from headrace.dispatch.changes.migration import How
 from headrace.domain.base import JSON_ERRORS, Record
 from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
-from headrace.serving.front.access import default_token_path
 from headrace.serving.front.base import AddressError, FrontOptions, Migrate
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
@@ -56,11 +55,6 @@ class MigrationRequest(Record, frozen=True, kw_only=True):
     plan: str
     """Absolute path of the plan file on the server's machine."""
     how: How = "drain"
-
-
-def default_socket_folder() -> Path:
-    """Where sockets lie unless --admin-socket says otherwise: beside the token."""
-    return default_token_path().parent
 
 
 def socket_path(folder: Path, port: int) -> Path:
