@@ -2,6 +2,7 @@
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
     for path, why in (("file/below", "Not a directory"), (".", "Is a directory")):
         with pytest.raises(DocumentError, match=f"cannot be written: {why}"):
             check_writable(tmp_path / path)
+
+
+def test_a_name_in_a_working_folder_that_is_gone_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    refused = partial(pytest.raises, DocumentError, match=r"file: cannot be written: No such file")
+    with refused():
+        check_writable(Path("file"))
+    with refused(), whole_file(Path("file")):
+        pass
 
 
 def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def check_writable(path: Path, *read: Path) -> None:
     check_apart(path, *read)
     if path.exists() and not (path.is_file() or path.is_dir()):
         return  # A pipe or a device, where to open it is to write.
-    target = Path(os.path.realpath(path))
     try:
+        target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         folder = next(parent for parent in target.parents if parent.exists())
