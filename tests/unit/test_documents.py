@@ -323,6 +323,15 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_text_that_is_not_utf_8_is_named_and_not_written(tmp_path: Path) -> None:
+    profile = msgspec.structs.replace(make_profile("m"), model_path="mod\udce8le.onnx")
+
+    with pytest.raises(DocumentError, match=r"'mod\\udce8le\.onnx', which cannot be written"):
+        write_document(profile, tmp_path / "m.profile.json")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_document_replaces_an_older_one_whole_and_leaves_nothing_beside_it(
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,6 @@
 """From a model file to a profile: what is measured, stated, kept and refused."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -134,6 +135,24 @@ def test_a_cache_that_cannot_take_the_result_is_refused_before_anything_is_measu
         profile_model(saved(chain_model(), tmp_path / "chain.onnx"), quick(), reports.append)
 
     assert all(report.step == "read" for report in reports)
+
+
+def test_a_path_that_no_profile_can_name_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    """Of an old archive, in Latin-1; a profile that lies beside the model does not name it."""
+    folder = tmp_path / os.fsdecode(b"dossi\xe8r")
+    folder.mkdir()
+    model = saved(chain_model(), folder / "chain.onnx")
+
+    reports: list[ProfileProgress] = []
+
+    with pytest.raises(ModelError, match=r"dossi\\udce8r/chain\.onnx': is no utf-8 text"):
+        profile_model(model, quick(profile_folder=tmp_path), reports.append)
+
+    assert all(report.step == "read" for report in reports)
+    beside = profile_model(model, quick(profile_folder=folder))
+    assert beside.model_path == "chain.onnx"
 
 
 def test_fewer_cuts_than_asked_for_give_fewer_blocks_and_a_note(tmp_path: Path) -> None:

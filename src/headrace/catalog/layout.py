@@ -22,11 +22,16 @@ def encode_document(record: msgspec.Struct) -> bytes:
     Equal records give equal bytes, so a document's hash is its content's hash.
 
     Raises:
-        DocumentError: a number in it is not finite.
+        DocumentError: a number in it is not finite, or a text cannot be written as UTF-8.
     """
     plain = msgspec.to_builtins(record, enc_hook=encode_fraction, order="deterministic")
     try:
         return (_layout(plain, 0, 0) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise DocumentError(
+            f"{type(record).__name__} holds {_text_of(error)!r}, which cannot be written as UTF-8;"
+            " where it is a path, rename the file or folder"
+        ) from error
     except ValueError as error:
         raise DocumentError(
             f"{type(record).__name__} holds a number that is not finite and cannot be written"
@@ -56,6 +61,12 @@ def _layout(value: Any, indent: int, used: int) -> str:
         opening, closing = "[", "]"
     blank = "\n" + " " * inner
     return f"{opening}{blank}{f',{blank}'.join(rows)}\n{' ' * indent}{closing}"
+
+
+def _text_of(error: UnicodeEncodeError) -> str:
+    """The one of a document's texts that cannot be encoded."""
+    start, end = error.object.rfind('"', 0, error.start), error.object.find('"', error.end)
+    return error.object[start + 1 : end]
 
 
 def _inline(value: Any) -> str:

@@ -23,6 +23,7 @@ is kept by everything that it depends on (`cache`), so that the second time cost
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -437,12 +438,24 @@ def _bound_inputs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], max_b
 
 
 def stated_path(path: Path, profile_folder: Path | None) -> str:
-    """The model's path relative to the profile's folder where it lies beneath it."""
+    """The model's path relative to the profile's folder where it lies beneath it.
+
+    Raises:
+        ModelError: it is no text in the encoding of file names, and no profile can hold it.
+    """
     absolute = Path(os.path.abspath(path))
     folder = Path(os.path.abspath(profile_folder)) if profile_folder is not None else None
     if folder is not None and absolute.is_relative_to(folder):
-        return absolute.relative_to(folder).as_posix()
-    return absolute.as_posix()
+        absolute = absolute.relative_to(folder)
+    stated = absolute.as_posix()
+    try:
+        stated.encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{stated!r}: is no {sys.getfilesystemencoding()} text, and no profile can name it;"
+            " rename the file or folder, or choose a locale of UTF-8 where it is"
+        ) from error
+    return stated
 
 
 def _examples_sha256(examples: Arrays) -> str:
