@@ -16,6 +16,7 @@ from headrace.catalog.documents import plan_profiles, read_plan, write_document
 from headrace.cli import app
 from headrace.commands.replanning import PlanningError, Replanner
 from headrace.domain.plan import Plan
+from headrace.planning import solve
 from headrace.serving.changes.plan_watch import (
     ReplanRule,
     app_arrivals,
@@ -27,6 +28,7 @@ from headrace.serving.changes.rate_estimate import RateEstimate
 from headrace.serving.core.counters import ModelCounters
 from headrace.verify import verify
 from helpers.apps import write_app_plan
+from helpers.problems import make_problem, make_profile
 from helpers.virtual_loop import VirtualTimeLoop
 
 AFTER_S = 60.0
@@ -250,3 +252,14 @@ def test_floors_are_those_of_the_chosen_plan(tmp_path: Path) -> None:
     asked["traffic"].count_answer(1, 1_000, late=False)
     watch = watch_of(plan, {"traffic": 200.0}, asked, ReplanRule(), RateEstimate())
     assert [watch({"traffic": 0}, 10.0) for _ in range(18)][-1] == {"traffic": 20.0}
+
+
+def test_floors_of_shares_are_those_of_the_chosen_plan() -> None:
+    """Whose weights are not shares, as those of a plan that a server made are."""
+    problem = make_problem([make_profile("a"), make_profile("b", seed=1)])
+    plan = solve(problem).plan
+    assert plan is not None
+    watch = watch_of(plan, {"a": 4.0, "b": 16.0}, {}, ReplanRule(), RateEstimate())
+    shares = [watch({"a": 400}, 50.0) for _ in range(6)][-1]
+    assert shares is not None
+    assert shares["b"] == pytest.approx(0.08 / 1.08)

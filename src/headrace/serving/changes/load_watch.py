@@ -4,57 +4,115 @@ PPipe (section 5.1) plans anew when the load ratio of the models shifts. Load as
 and fall: a plan that maximises throughput per weight stays right as long as the ratio does.
 """
 
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
+
+from headrace.serving.changes.chance import may_be_chance
 
 PERIODS = 6
 """The ratio must be off in each of so many periods in a row, not only on average: a burst is no
 shift."""
 LEAST_REQUESTS = 50
 """In a period; fewer say little of a ratio."""
+PERIOD_SIGMAS = 2.0
+"""A model's period lasts until `fraction` of the requests that came for it, or were to be expected,
+is so many standard deviations of a Poisson count. Of a model that is asked rarely every short
+period is off by chance; and shares that are counted in `PERIODS` such periods are right to a fifth
+of `fraction`, so that a plan which is made for them stays."""
 
 
 class LoadWatch:
     """Give it each period's arrivals; it says when to plan anew, and for which shares."""
 
-    def __init__(self, planned: Mapping[str, float], fraction: float) -> None:
+    def __init__(
+        self, planned: Mapping[str, float], fraction: float, floors: Mapping[str, float]
+    ) -> None:
         """
         Args:
             planned: model -> relative load that the plan was made for.
             fraction: by how much of its planned share a model's share must be off.
+            floors: model -> share below which nothing is planned for it.
         """
-        self._fraction = fraction
-        self._periods: deque[dict[str, int]] = deque(maxlen=PERIODS)
         self._planned = shares_of(planned)
+        self._fraction = fraction
+        self._floors = floors
+        self._enough = (PERIOD_SIGMAS / fraction) ** 2
+        self._runs = {name: _Run() for name in planned}
 
     def add(self, arrivals: Mapping[str, int]) -> dict[str, float] | None:
         """Take a period's arrivals per model; the shares to plan for, or None: all is well.
 
-        >>> watch = LoadWatch({"a": 1.0, "b": 1.0}, fraction=0.4)
+        Models whose counts may be chance keep their planned share.
+
+        >>> watch = LoadWatch({"a": 1.0, "b": 1.0}, fraction=0.4, floors={"a": 0.05, "b": 0.05})
         >>> [watch.add({"a": 300, "b": 100}) for _ in range(PERIODS)][-1]
         {'a': 0.75, 'b': 0.25}
         """
-        counts = {name: arrivals.get(name, 0) for name in self._planned}
-        if sum(counts.values()) < LEAST_REQUESTS or not self._is_off(counts):
-            self._periods.clear()
+        counts = Counter({name: arrivals.get(name, 0) for name in self._planned})
+        if counts.total() < LEAST_REQUESTS:
+            self._begin()
             return None
-        self._periods.append(counts)
-        if len(self._periods) < PERIODS:
+        for name, run in self._runs.items():
+            run.period += counts
+            if max(run.period[name], self._expected(name, run.period)) >= self._enough:
+                run.end_period(self._side_of(name, run.period))
+        due = [run for run in self._runs.values() if run.length >= PERIODS]
+        if not due:
             return None
-        totals = {
-            # One request at least: a model that is not asked for now may be asked for again.
-            name: float(max(1, sum(period[name] for period in self._periods)))
-            for name in self._planned
-        }
-        self._periods.clear()
-        return shares_of(totals)
+        self._begin()
+        return self._wanted(max((run.counts for run in due), key=Counter.total))
 
-    def _is_off(self, counts: Mapping[str, int]) -> bool:
-        total = sum(counts.values())
-        return any(
-            abs(counts[name] / total - share) > self._fraction * share
-            for name, share in self._planned.items()
+    def _begin(self) -> None:
+        self._runs = {name: _Run() for name in self._planned}
+
+    def _expected(self, name: str, counts: Counter[str]) -> float:
+        return self._planned[name] * counts.total()
+
+    def _side_of(self, name: str, counts: Counter[str]) -> int:
+        """1: the model's share is above its planned one, -1: below, 0: as planned."""
+        share, planned = self._floored(counts)[name], self._planned[name]
+        above = share > (1 + self._fraction) * planned
+        return above - (share < (1 - self._fraction) * planned)
+
+    def _floored(self, counts: Counter[str]) -> dict[str, float]:
+        total = counts.total()
+        return shares_of(
+            {name: max(floor, counts[name] / total) for name, floor in self._floors.items()}
         )
+
+    def _wanted(self, counts: Counter[str]) -> dict[str, float]:
+        """The shares to plan for after these arrivals."""
+        floored = self._floored(counts)
+        return shares_of(
+            {
+                name: planned
+                if may_be_chance(counts[name], self._expected(name, counts))
+                else floored[name]
+                for name, planned in self._planned.items()
+            }
+        )
+
+
+class _Run:
+    """Of one model: its periods in a row in which its share was off to the same side, and the
+    period that has begun. Counts are of all models."""
+
+    def __init__(self) -> None:
+        self.period: Counter[str] = Counter()
+        self._begin(0)
+
+    def _begin(self, side: int) -> None:
+        self._side = side
+        self.length = 0
+        self.counts: Counter[str] = Counter()
+
+    def end_period(self, side: int) -> None:
+        if side != self._side:
+            self._begin(side)
+        if side:
+            self.length += 1
+            self.counts += self.period
+        self.period = Counter()
 
 
 def shares_of(loads: Mapping[str, float]) -> dict[str, float]:

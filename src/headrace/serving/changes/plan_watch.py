@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.domain.plan import Plan
-from headrace.serving.changes.load_watch import PERIODS, LoadWatch
+from headrace.serving.changes.load_watch import PERIODS, LoadWatch, shares_of
 from headrace.serving.changes.rate_estimate import EstimateWatch, RateEstimate
 from headrace.serving.changes.rate_watch import RateWatch
 from headrace.serving.core.counters import ModelCounters
 
 FLOOR = 0.1
-"""No app, and no model with a rate of its own, is planned for less than this part of its rate in
-the last plan that a person chose. So the first tenth of a load that comes back is carried while the
-server plans for the rest; cost being in proportion to rate, that is a tenth of what the person
-agreed to; and because it is a part of that plan's rate, not of the plan in service, plan after plan
-does not wear it down."""
+"""No app is planned for less than this part of its rate in the last plan that a person chose, and
+no model for less than this part of its rate or share. So the first tenth of a load that comes back
+is carried while the server plans for the rest; cost being in proportion to rate, that is a tenth of
+what the person agreed to; and because it is a part of that plan's rate, not of the plan in service,
+plan after plan does not wear it down."""
 
 Counts = Mapping[str, int]
 Loads = Mapping[str, float]
@@ -61,11 +61,13 @@ def watch_of(
         estimate: of plans for stated rates; it outlives them.
     """
     planned = planned_loads(plan)
-    floors = {name: FLOOR * chosen.get(name, rate_rps) for name, rate_rps in planned.items()}
+    chosen = {name: chosen.get(name, load) for name, load in planned.items()}
+    floors = {name: FLOOR * load for name, load in chosen.items()}
     if plan.is_for_rates:
         return EstimateWatch(planned, rule.fraction, rule.headroom, floors, estimate).add
     if not plan.apps:
-        shares = LoadWatch(planned, rule.fraction)
+        least = {name: FLOOR * share for name, share in shares_of(chosen).items()}
+        shares = LoadWatch(planned, rule.fraction, least)
         return lambda counts, elapsed_s: shares.add(counts)
     rates = RateWatch(planned, rule.fraction, floors)
 

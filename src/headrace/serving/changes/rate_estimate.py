@@ -5,10 +5,9 @@ often as rates change (gpu-lets, section 5: rates are watched, and scheduled for
 seconds). The same code decides in a server and in virtual time.
 """
 
-import math
 from collections.abc import Mapping
 
-from headrace.serving.changes.rate_watch import SIGMAS
+from headrace.serving.changes.chance import may_be_chance
 
 WEIGHT = 0.6
 """Of the newest period in the average: a rate that leaps is known to 84 % after two periods."""
@@ -129,7 +128,7 @@ class EstimateWatch:
             return False
         # A model that is asked rarely has to be off for longer, until it cannot be chance.
         expected = planned_rps / (1 + self._headroom) * run.elapsed_s
-        return abs(run.arrived - expected) > SIGMAS * math.sqrt(expected)
+        return not may_be_chance(run.arrived, expected)
 
 
 class _Run:

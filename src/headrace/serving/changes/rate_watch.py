@@ -5,10 +5,10 @@ asked less often it costs more than it must. So each app's rate is watched, not 
 load (`load_watch`).
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping
 
+from headrace.serving.changes.chance import may_be_chance
 from headrace.serving.changes.load_watch import PERIODS
 
 DOWN_PERIODS = 3 * PERIODS
@@ -19,9 +19,6 @@ STRETCH = PERIODS - 1
 """Periods in a row; the busiest are planned for. One less than are waited for, because in the first
 of them the load was still changing: planned for with it, a rise would be planned for too little,
 and a fall for too much."""
-SIGMAS = 4.0
-"""Standard deviations of a Poisson count by which all arrivals must be off together: of an app that
-is asked ten times an hour, chance alone makes most periods look off."""
 
 
 class RateWatch:
@@ -93,7 +90,8 @@ class _PeriodsOff:
         self._arrived += arrived
         self._elapsed_s += elapsed_s
         needed = PERIODS if side > 0 else DOWN_PERIODS
-        if self._length < needed or self._may_be_chance():
+        expected = self._planned_rps * self._elapsed_s
+        if self._length < needed or may_be_chance(self._arrived, expected):
             return None
         rate_rps = max(self._floor_rps, _busiest_rps(self._last))
         self._begin(0)
@@ -104,10 +102,6 @@ class _PeriodsOff:
             return 1
         # At the floor there is nothing to plan down to.
         return -(max(rate_rps, self._floor_rps) < (1 - self._fraction) * self._planned_rps)
-
-    def _may_be_chance(self) -> bool:
-        expected = self._planned_rps * self._elapsed_s
-        return abs(self._arrived - expected) <= SIGMAS * math.sqrt(expected)
 
 
 def _busiest_rps(periods: "deque[tuple[float, float]]") -> float:
