@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.catalog.event_log import (
@@ -141,7 +142,7 @@ def test_a_server_whose_logs_reader_stalls_says_so_once_and_serves_on(
     assert f"{pipe}: cannot write an event log: its reader does not keep up" in caplog.text
     assert "serving goes on" in caplog.text
     header, events = read_event_log(received)
-    assert header == HEADER
+    assert header == msgspec.structs.replace(HEADER, run=header.run)
     assert 0 < len(events) < len(MORE_THAN_A_PIPE_HOLDS)
     assert events == MORE_THAN_A_PIPE_HOLDS[: len(events)]
 
@@ -161,3 +162,56 @@ def test_a_simulated_run_waits_for_whoever_reads_its_log(pipe: Path, tmp_path: P
         received.write_bytes(reading.result())
 
     assert read_event_log(received) == (HEADER, MORE_THAN_A_PIPE_HOLDS)
+
+
+def begin(path: Path, plans: int) -> None:
+    """A server that had so many plans, without a request."""
+    logs = EpochLogs(path)
+    for _ in range(plans):
+        logs.open(HEADER)
+    logs.close()
+
+
+def test_the_logs_of_a_run_replace_all_that_the_run_before_has_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(tmp_path / "run.events", 11)
+    (tmp_path / "run.3.events").unlink()
+    with caplog.at_level("INFO"):
+        begin(tmp_path / "run.events", 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.2.events", "run.events"]
+    [record] = caplog.records
+    assert "run.11.events" in record.getMessage()
+    headers = [read_event_log(tmp_path / name)[0] for name in ("run.events", "run.2.events")]
+    assert headers[0].run == headers[1].run
+    assert [header.number for header in headers] == [1, 2]
+
+
+def test_only_a_servers_logs_that_nobody_writes_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulated = msgspec.structs.replace(HEADER, clock="virtual")
+    EventLogWriter(tmp_path / "run.2.events", simulated).close()
+    (tmp_path / "run.3.events").write_text("notes")
+    (tmp_path / "run.4.events").mkdir()
+    os.mkfifo(tmp_path / "run.5.events")
+    others = EventLogWriter(tmp_path / "run.6.events", HEADER)
+    others.flush()
+    for name in ("run.1.events", "run.02.events", "run.x.events", "runs.2.events", "run.2.event"):
+        begin(tmp_path / name, 1)
+    before = {path.name for path in tmp_path.iterdir()}
+    begin(tmp_path / "run.events", 1)
+    others.close()
+    assert {path.name for path in tmp_path.iterdir()} == before | {"run.events"}
+    assert len(caplog.records) == 5
+
+
+def test_a_server_that_cannot_begin_its_log_removes_none(tmp_path: Path) -> None:
+    begin(tmp_path / "run.events", 2)
+    running = EpochLogs(tmp_path / "run.events")
+    running.open(HEADER)
+    running.open(HEADER)
+    with pytest.raises(DocumentError, match="another process writes an event log there"):
+        EpochLogs(tmp_path / "run.events").open(HEADER)
+    running.close()
+    assert (tmp_path / "run.2.events").exists()

@@ -175,6 +175,21 @@ def check_event_log(path: Path, *read: Path) -> None:
         raise _unwritable(path, error) from error
 
 
+def remove_event_log(path: Path) -> None:
+    """Remove a server's log that nobody writes any more.
+
+    Raises:
+        DocumentError: it is no server's log, another process writes there, or it cannot be removed.
+    """
+    if read_header(path).clock != "live":
+        raise DocumentError(f"{path}: not the event log of a server")
+    try:
+        with _own(path, waits=False):
+            path.unlink()
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot remove an event log: {error.strerror}") from error
+
+
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 

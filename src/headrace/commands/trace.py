@@ -33,13 +33,15 @@ def trace(
     """
     from headrace.catalog.event_log import read_event_log
     from headrace.catalog.whole_file import check_writable, whole_file
-    from headrace.domain.epochs import EpochLog, joined
+    from headrace.domain.epochs import EpochLog, check_one_run, joined
     from headrace.reporting.timeline import write_timeline
 
     target = out if out is not None else events[0].with_name(f"{events[0].name}.trace.json")
     check_writable(target, *events)
     # The log of a server that was killed is the one that is wanted most.
-    header, log = joined([EpochLog(*read_event_log(p, allow_cut_short=True)) for p in events])
+    logs = [EpochLog(*read_event_log(path, allow_cut_short=True)) for path in events]
+    check_one_run([str(path) for path in events], logs)
+    header, log = joined(logs)
     with whole_file(target) as file:
         count = write_timeline(header, log, file)
     if json:

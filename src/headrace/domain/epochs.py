@@ -7,10 +7,12 @@ side.
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
+from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     Answered,
     AnyEvent,
@@ -38,6 +40,41 @@ class EpochLog(NamedTuple):
 
     header: EventLogHeader
     events: Sequence[AnyEvent]
+
+
+def check_one_run(names: Sequence[str], epochs: Sequence[EpochLog]) -> None:
+    """Refuse what cannot be the logs of one server, in their order.
+
+    Args:
+        names: of the logs' files.
+
+    Raises:
+        DocumentError: they are of several runs, or in another order; names two of the files.
+    """
+    for (before, first), (after, second) in pairwise(zip(names, epochs, strict=True)):
+        one, other = first.header, second.header
+        if one.run != other.run:
+            raise DocumentError(_apart(before, after, "they are of different runs"))
+        if one.run and one.number >= other.number:
+            raise DocumentError(
+                f"{before} and {after}: logs {one.number} and {other.number} of their server;"
+                " name each log once, in the order of their numbers"
+            )
+    arrived: dict[int, str] = {}
+    for name, epoch in zip(names, epochs, strict=True):
+        own = {event.request for event in epoch.events if isinstance(event, Arrived)}
+        if twice := own & arrived.keys():
+            request = min(twice)
+            why = f"request {request} arrived in both"
+            raise DocumentError(_apart(arrived[request], name, why))
+        arrived |= dict.fromkeys(own, name)
+
+
+def _apart(one: str, other: str, why: str) -> str:
+    return (
+        f"{one} and {other}: not logs of one run of a server: {why}; only those can be joined\n"
+        "  try    each log on its own"
+    )
 
 
 def joined(epochs: Sequence[EpochLog]) -> EpochLog:

@@ -185,3 +185,8 @@ class EventLogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     resident_bytes: tuple[int, ...] = ()
     """Per model, what its start copies to a slot, not what it holds there; none: all weights are in
     memory."""
+    run: str = ""
+    """Of a server's logs, one for each of its plans: which run they are of; empty: a log that
+    stands alone."""
+    number: int = 1
+    """Which of the run's logs, from 1."""

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+import re
+import secrets
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.event_log import EventLogWriter
+from msgspec.structs import replace
+
+from headrace.catalog.event_log import EventLogWriter, remove_event_log
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, EventLogHeader
@@ -30,6 +34,9 @@ class EpochLogs:
     because the disk is full or the reader of a pipe has stopped, ends with a line in the server's
     own log.
 
+    The first log replaces all that the run before has left: RUN.2.events is never of another run
+    than RUN.events. Headers name the run, for logs that were moved.
+
     A log has its plan's engine as its user, and others that `join`; the last to `leave` closes it.
     """
 
@@ -40,6 +47,7 @@ class EpochLogs:
         self._path = path
         self._logs: dict[EventSink, _Log] = {}
         self._opened = 0
+        self._run = secrets.token_hex(8)
 
     def open(self, header: EventLogHeader) -> EventSink | None:
         """The sink for the events of another plan, whose engine is to `leave` it.
@@ -50,7 +58,14 @@ class EpochLogs:
         self._opened += 1
         if self._path is None:
             return None
-        log = EventLogWriter(epoch_path(self._path, self._opened), header, waits=False)
+        path = epoch_path(self._path, self._opened)
+        header = replace(header, run=self._run, number=self._opened)
+        log = EventLogWriter(path, header, waits=False)
+        if self._opened == 1:
+            try:
+                _remove_later(path)
+            except OSError as error:
+                logger.warning("%s: logs of the run before may lie beside it: %s", path, error)
 
         def sink(event: AnyEvent) -> None:
             try:
@@ -87,6 +102,20 @@ class EpochLogs:
     def close(self) -> None:
         while self._logs:
             _close(self._logs.popitem()[1].writer)
+
+
+def _remove_later(first: Path) -> None:
+    """Remove what the run before has left as its second and later logs."""
+    name = re.compile(rf"{re.escape(first.stem)}\.([2-9]|[1-9]\d+){re.escape(first.suffix)}")
+    removed = []
+    for path in sorted(path for path in first.parent.iterdir() if name.fullmatch(path.name)):
+        try:
+            remove_event_log(path)
+            removed.append(path.name)
+        except DocumentError as error:
+            logger.warning("%s; it stays, and is not of this run", error)
+    if removed:
+        logger.info("%s: removed logs of the run before: %s", first, ", ".join(removed))
 
 
 def _close(writer: EventLogWriter) -> None:
