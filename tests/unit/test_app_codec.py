@@ -2,13 +2,14 @@
 
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.apps import tensor
-from headrace.serving.core.signature import InvalidError, signature_of
+from headrace.serving.core.signature import CheckedInputs, InvalidError, signature_of
 from headrace.serving.engine.inference import AppAnswer, ServedModel
 from headrace.serving.front.v2_apps import AppCodec, codec_of
 from headrace.serving.front.v2_documents import config_document, model_document
@@ -86,6 +87,43 @@ def test_json_inputs_come_alike_flat_or_nested() -> None:
         )
         assert picture.tolist() == [[[1, 2, 3], [4, 5, 6]]]
         assert hints.tolist() == ["Mühle".encode()]
+
+
+def of_three_dimensions(shape: tuple[int, ...], numbers: Any, texts: Any) -> CheckedInputs:
+    """A picture and hints of one shape, in JSON."""
+    given = {"picture": ("UINT8", "uint8", numbers), "hints": ("BYTES", "bytes", texts)}
+    codec = AppCodec(
+        signature_of(
+            replace(
+                APP,
+                inputs=tuple(
+                    tensor(name, dtype, (-1, -1, -1)) for name, (_, dtype, _) in given.items()
+                ),
+            )
+        )
+    )
+    inputs = [
+        {"name": name, "datatype": kind, "shape": shape, "data": data}
+        for name, (kind, _, data) in given.items()
+    ]
+    return codec.decode(json.dumps({"inputs": inputs}).encode(), None).inputs
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 3, 0), (1, 1, 0), (0, 0, 0)])
+def test_what_holds_nothing_may_be_nested_as_tolist_nests_it_or_flat(
+    shape: tuple[int, ...],
+) -> None:
+    as_numpy: list[Any] = np.empty(shape).tolist()
+    for data in (as_numpy, []):
+        for array in of_three_dimensions(shape, data, data).buffers:
+            assert np.shape(array) == shape
+
+
+@pytest.mark.parametrize("data", [[[]], [[], [], []], [[[]], [[]]], [[], [1]], [1], {}, "a"])
+def test_what_holds_nothing_is_nested_as_its_shape_is_and_no_otherwise(data: Any) -> None:
+    for picture, hints in ((data, [[], []]), ([[], []], data)):
+        with pytest.raises(InvalidError, match=r"nested|needs 0|Expected"):
+            of_three_dimensions((2, 0, 3), picture, hints)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,20 @@ def test_a_nested_data_list_means_the_same_as_a_flat_one() -> None:
     assert reply.json["outputs"][0]["data"] == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("indent", [None, 1, 8, 100])
+def test_white_space_between_the_brackets_of_nested_data_changes_nothing(
+    indent: int | None,
+) -> None:
+    model = served_model(
+        inputs=(("x", "float32", (1, 2, 1, 2)),), outputs=(("y", "float32", (1, 2, 1, 2)),)
+    )
+    tensor = {"name": "x", "shape": [1, 1, 2, 1, 2], "datatype": "FP32"}
+    body = {"inputs": [{**tensor, "data": [[[[[1, 2]], [[3, 4]]]]]}]}
+    reply = Bench(FakeEngine(model)).ask(post(INFER, json.dumps(body, indent=indent).encode()))
+    assert reply.status == 200, reply.error
+    assert reply.json["outputs"][0]["data"] == [2, 3, 4, 5]
+
+
 def test_a_binary_request_gets_the_bytes_back_behind_the_json() -> None:
     x = np.arange(8, dtype=np.float32)
     document = {"inputs": [one_input(32, [2, 4])], "parameters": {"binary_data_output": True}}

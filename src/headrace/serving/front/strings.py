@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.domain.base import JSON_ERRORS
 from headrace.domain.elements import LENGTH, pack, raw
 from headrace.serving.core.signature import (
     GivenTensor,
@@ -24,7 +23,7 @@ from headrace.serving.core.signature import (
     quoted,
     shape_text,
 )
-from headrace.serving.front.v2_tensors import flatten, list_decoder
+from headrace.serving.front.v2_tensors import read_list
 
 
 def split(tensor: GivenTensor, data: memoryview) -> list[bytes]:
@@ -54,24 +53,12 @@ def from_json(tensor: GivenTensor, data: msgspec.Raw) -> list[bytes]:
     Raises:
         InvalidError: it is not as many texts as the shape needs.
     """
-    where, needed, text = f"input {quoted(tensor.name)}: ", math.prod(tensor.shape), bytes(data)
+    needed, text = math.prod(tensor.shape), bytes(data)
     # Counted first, because a text takes 3 bytes here and 50 as an object.
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') != 2 * needed:
         raise wrong_count(tensor, plain.count(b'"') // 2)
-    depth = len(text) - len(text.lstrip(b"[ \t\r\n"))
-    depth = text[:depth].count(b"[")
-    rank = len(tensor.shape)
-    if needed and depth not in (1, rank):
-        raise InvalidError(f"{where}`data` must be a flat list, or nested as its shape is")
-    try:
-        values = list_decoder(str, depth if needed else 1).decode(text)
-    except JSON_ERRORS as error:
-        raise InvalidError(f"{where}`data`: {error}") from error
-    if needed and depth == 0:  # one bare text, of a tensor without dimensions
-        values = [values]
-    elif depth > 1:
-        values = flatten(values, tensor.shape, tensor.name)
+    values = read_list(str, text, tensor.shape, tensor.name)
     return [value.encode() for value in values]
 
 

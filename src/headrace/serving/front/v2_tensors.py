@@ -1,5 +1,6 @@
 """Tensors in JSON: numbers as text into arrays, checked before they are converted; and back."""
 
+import math
 import types
 from collections.abc import Sequence
 from functools import cache
@@ -50,26 +51,10 @@ def read_json_tensor(
     text = bytes(data)
     # Commas part numbers and lists alike: a list of n numbers, nested or not, has n - 1. Checked
     # first, because a number takes 2 bytes as text and 32 as an object.
-    if text.count(b",") != max(0, needed - 1):
+    if needed and text.count(b",") != needed - 1:
         raise _wrong_count(name, shape, needed)
-    depth = 0
-    for byte in text[: 4 * spec.rank + 64]:
-        if byte == 0x5B:  # [
-            depth += 1
-        elif byte not in b" \t\r\n":
-            break
-    if depth not in (1, spec.rank):
-        sentence = f"input {quoted(name)}: `data` must be a flat list, or nested as its shape is"
-        raise InvalidError(sentence)
-    try:
-        kind: type = float if spec.datatype in FLOATS else bool if spec.dtype.kind == "b" else int
-        values = list_decoder(kind, depth).decode(text)
-    except JSON_ERRORS as error:
-        raise InvalidError(f"input {quoted(name)}: `data`: {error}") from error
-    if depth == 0:  # the one number of a tensor without dimensions, as `tolist` gives it
-        values = [values]
-    elif depth > 1:
-        values = flatten(values, shape, name)
+    kind: type = float if spec.datatype in FLOATS else bool if spec.dtype.kind == "b" else int
+    values = read_list(kind, text, shape, name)
     if len(values) != needed:
         raise _wrong_count(name, shape, needed)
     return _to_array(values, spec, name)
@@ -81,15 +66,47 @@ def _wrong_count(name: str, shape: Sequence[int], needed: int) -> InvalidError:
     )
 
 
-def flatten(values: list[Any], shape: Sequence[int], name: str) -> list[Any]:
+def read_list(kind: type, text: bytes, shape: Sequence[int], name: str) -> list[Any]:
+    """The values of `data`: flat, nested as `shape` is, or a bare one of no dimensions.
+
+    Args:
+        text: any JSON value; of one of a shape with elements the caller has bounded how many.
+
+    Raises:
+        InvalidError: it is another, or holds values of another kind.
+    """
+    nested = list(shape)
+    if 0 in nested:  # as `tolist` has it: nothing stands behind a dimension of length 0
+        del nested[nested.index(0) + 1 :]
+        if text.count(b",") >= math.prod(nested[:-1]):
+            raise _nested_otherwise(name, shape)
+    depth = text[: len(text) - len(text.lstrip(b"[ \t\r\n"))].count(b"[")
+    if depth not in (1, len(nested)):
+        sentence = f"input {quoted(name)}: `data` must be a flat list, or nested as its shape is"
+        raise InvalidError(sentence)
+    try:
+        values = _list_decoder(kind, depth).decode(text)
+    except JSON_ERRORS as error:
+        raise InvalidError(f"input {quoted(name)}: `data`: {error}") from error
+    if depth == 0:  # the one value of a tensor without dimensions, as `tolist` gives it
+        return [values]
+    return values if depth == 1 else _flatten(values, nested, name)
+
+
+def _flatten(values: list[Any], shape: Sequence[int], name: str) -> list[Any]:
     """Undo the nesting, if it is the shape's."""
+    fits = len(values) == shape[0]
     for length in shape[1:]:
-        if any(len(inner) != length for inner in values):
-            raise InvalidError(
-                f"input {quoted(name)}: `data` is nested otherwise than shape {shape_text(shape)}"
-            )
+        if not fits or any(len(inner) != length for inner in values):
+            raise _nested_otherwise(name, shape)
         values = list(chain.from_iterable(values))
     return values
+
+
+def _nested_otherwise(name: str, shape: Sequence[int]) -> InvalidError:
+    return InvalidError(
+        f"input {quoted(name)}: `data` is nested otherwise than shape {shape_text(shape)}"
+    )
 
 
 def _to_array(values: list[Any], spec: TensorLayout, name: str) -> NDArray[Any]:
@@ -133,7 +150,7 @@ def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes
 
 
 @cache
-def list_decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
+def _list_decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
     """Of `list[list[… float]]`; ranks come from models, so there are few."""
     nested: Any = kind
     for _ in range(depth):
