@@ -267,10 +267,13 @@ class Bench:
         """How long answers were held back; they are given at once."""
         self.gateway = Gateway(self.core, access, at_once, limits, self._at_once)
         self.later: deque[Callable[[], None]] = deque()
-        """What connections do after others have had their turn; `Client.send` lets them."""
+        """What is done after others have had their turn; `Client.send` lets it."""
         self.server = HttpServer(self.gateway, limits, self.later.append)
 
     def _at_once(self, delay_s: float, call: Callable[[], None]) -> None:
+        if not delay_s:
+            self.later.append(call)
+            return
         self.held_s.append(delay_s)
         call()
 

@@ -11,6 +11,7 @@ import pytest
 from headrace.apps import tensor
 from headrace.serving.core.signature import CheckedInputs, InvalidError, signature_of
 from headrace.serving.engine.inference import AppAnswer, ServedModel
+from headrace.serving.front.http_messages import Response
 from headrace.serving.front.v2_apps import AppCodec, codec_of
 from headrace.serving.front.v2_documents import config_document, model_document
 from helpers.gateway import served_model
@@ -155,6 +156,7 @@ def test_answers_carry_strings_in_binary_with_their_lengths() -> None:
     ask = CODEC.decode(*request(binary_data_output=True))
     response = CODEC.encode(ask, answer())
 
+    assert isinstance(response, Response)
     document = json.loads(response.body)
     assert [o["shape"] for o in document["outputs"]] == [[2], [2, 4, 2]]
     assert bytes(response.tail[0]) == strings(b"mill", "Mühle".encode())
@@ -164,6 +166,7 @@ def test_answers_carry_strings_in_binary_with_their_lengths() -> None:
 def test_answers_in_json_are_flat_lists() -> None:
     response = CODEC.encode(CODEC.decode(*request()), answer())
 
+    assert isinstance(response, Response)
     texts, boxes = json.loads(response.body)["outputs"]
     assert texts["data"] == ["mill", "Mühle"]
     assert boxes["data"] == list(range(16))
@@ -187,8 +190,8 @@ def test_metadata_shows_open_dimensions_and_no_batch() -> None:
     assert [i["datatype"] for i in document["inputs"]] == ["UINT8", "BYTES"]
     assert config_document(APP)["max_batch_size"] == 0
     assert config_document(APP)["output"][0]["data_type"] == "TYPE_STRING"
-    assert type(codec_of(signature_of(APP), 1024)) is AppCodec
-    assert type(codec_of(signature_of(served_model()), 1024)) is not AppCodec
+    assert type(codec_of(signature_of(APP))) is AppCodec
+    assert type(codec_of(signature_of(served_model()))) is not AppCodec
 
 
 def test_an_app_gets_bools_of_its_own_shape_whatever_bytes_came() -> None:

@@ -127,7 +127,18 @@ class TensorLayout:
         Raises:
             InvalidError: a string is not UTF-8.
         """
-        array = self._as_filed(data, items)
+        return self.listed(self.as_array(data, items))
+
+    def as_array(self, data: memoryview, items: int) -> NDArray[Any]:
+        """The same, before `listed`: flat, each element as it lies in memory."""
+        return self._as_filed(data, items)
+
+    def listed(self, array: NDArray[Any]) -> list[Any]:
+        """A part of `as_array` as values.
+
+        Raises:
+            InvalidError: a string is not UTF-8.
+        """
         if self.strings:
             return as_texts(unpack(array), self.name)
         if self.datatype == "BF16":
@@ -154,8 +165,8 @@ class CutLayout(TensorLayout):
     def as_sent(self, data: memoryview, items: int) -> memoryview:
         return TensorLayout.as_sent(self, self._cut(data, items), items)
 
-    def as_values(self, data: memoryview, items: int) -> list[Any]:
-        return TensorLayout.as_values(self, self._cut(data, items), items)
+    def as_array(self, data: memoryview, items: int) -> NDArray[Any]:
+        return TensorLayout.as_array(self, self._cut(data, items), items)
 
     def _cut(self, data: memoryview, items: int) -> memoryview:
         whole = np.frombuffer(data, self.dtype).reshape(items, *self.computed)

@@ -14,6 +14,7 @@ from headrace.serving.core.repository import ALWAYS_LOADED, NO_UNLOADING, NOT_TH
 from headrace.serving.engine.inference import ServedModel
 from headrace.serving.front import v2_documents
 from headrace.serving.front.access import Access
+from headrace.serving.front.answer_turns import AnswerTurns
 from headrace.serving.front.guard import deny, meet
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
@@ -79,6 +80,7 @@ class Gateway:
         self._access = access
         self._aside = aside
         self._later = later
+        self._turns = AnswerTurns(partial(later, 0.0))
         self._limits = limits or Limits()
         self._exposition = Exposition(core)
         self._handlers: dict[str, InferenceHandler] = {}
@@ -95,7 +97,7 @@ class Gateway:
         for name, model in core.models.items():
             if self._served.get(name) != model:
                 self._handlers[name] = InferenceHandler(
-                    core, name, self._limits, self._aside, self._later
+                    core, name, self._limits, self._aside, self._later, self._turns
                 )
                 self._served[name] = model
         resources = self._general_resources()

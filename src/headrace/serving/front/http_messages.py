@@ -35,6 +35,9 @@ class Limits:
     """Of all bodies that the server holds at once."""
     json_bytes: int = 16 << 20
     """Of the JSON part of one request: parsed, it may grow tenfold."""
+    answer_json_bytes: int = 64 << 20
+    """Of the JSON part of one answer, numbers at their longest. It is written piece by piece, so it
+    takes no more than that; asked again and again, it keeps the gateway busy."""
     target_bytes: int = 4096
     head_bytes: int = 32 << 10
     head_fields: int = 100

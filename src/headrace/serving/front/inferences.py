@@ -18,6 +18,7 @@ from headrace.serving.core.protocol import (
 from headrace.serving.core.signature import Fault, InvalidError, fewer_items
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.timer import monotonic_us
+from headrace.serving.front.answer_turns import AnswerTurns
 from headrace.serving.front.encodings import (
     COMPRESS_FROM_BYTES,
     compress,
@@ -28,6 +29,7 @@ from headrace.serving.front.encodings import (
 from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
 from headrace.serving.front.v2 import Ask
+from headrace.serving.front.v2_answers import LongAnswer
 from headrace.serving.front.v2_apps import codec_of
 
 Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
@@ -62,11 +64,12 @@ class InferenceHandler:
         limits: Limits,
         aside: Aside,
         later: Later,
+        turns: AnswerTurns,
     ) -> None:
         self._core = core
         self._model = model
         self._limits = limits
-        self.codec = codec_of(core.signature(model), limits.json_bytes)
+        self.codec = codec_of(core.signature(model), limits)
         served = core.signature(model).model
         self._most_bytes = served.max_items * sum(served.input_item_bytes)
         self._in_items = f", which {served.max_items} items have{fewer_items(served)}"
@@ -75,6 +78,7 @@ class InferenceHandler:
             self._in_items = ""
         self.aside = aside
         self._later = later
+        self.turns = turns
 
     def admit(self, exchange: HttpExchange) -> Response | None:
         """What the head alone tells: which model, and with binary tensors how large they are. A
@@ -193,16 +197,23 @@ class HttpInference(msgspec.Struct, eq=False):
         except InvalidError as error:
             exchange.respond(self._handler.untold(ask, answer, error))
             return False
+        if isinstance(response, LongAnswer):
+            self._handler.turns.write(response, exchange, self._respond)
+        else:
+            self._respond(response)
+        return True
+
+    def _respond(self, response: Response) -> None:
+        exchange = self._exchange
         accepted = exchange.headers.get(b"accept-encoding")
         encoding = None if accepted is None else wanted_encoding(accepted)
         if encoding is None or response.content_length < COMPRESS_FROM_BYTES:
             exchange.respond(response)
-            return True
+            return
         self._handler.aside(
             partial(compress, response, encoding),
             lambda future: exchange.respond(future.result()),
         )
-        return True
 
 
 def _states_no_objective(exchange: HttpExchange) -> bool:

@@ -6,7 +6,6 @@ JSON, binary data behind it, and which outputs are wanted in which form.
 
 import re
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -24,15 +23,22 @@ from headrace.serving.core.signature import (
     within,
 )
 from headrace.serving.engine.inference import Answer, Buffer
-from headrace.serving.front.http_messages import BINARY, Response
+from headrace.serving.front.http_messages import Limits, Response
 from headrace.serving.front.strings import from_json, in_rooms, split
+from headrace.serving.front.v2_answers import (
+    LongAnswer,
+    Sent,
+    check_length,
+    filled,
+    number_bytes,
+)
 from headrace.serving.front.v2_tensors import read_json_tensor, write_json_tensor
 
 MAX_ID_LENGTH = 256
 _FRAMES_MAX = 256
 """Prepared answers per model; clients choose outputs, so their number needs a bound."""
 _PLACE = re.compile(r"\(byte (\d+)\)$")
-_HERE = msgspec.Raw(b"\0")
+HERE = msgspec.Raw(b"\0")
 """Stands where a tensor's values will; no JSON has such a byte."""
 
 ABSENT = msgspec.Raw(b"")
@@ -148,19 +154,32 @@ class ModelCodec:
 
     reader: type[BodyReader] = BodyReader
 
-    def __init__(self, signature: Signature, json_bytes_max: int = 16 << 20) -> None:
+    def __init__(self, signature: Signature, limits: Limits | None = None) -> None:
         self.signature = signature
         self._name = signature.model.name
         self._version = signature.model.version
-        self._json_bytes_max = json_bytes_max
+        self._limits = limits or Limits()
         self._outputs = signature.outputs
         self._fixed = not any(spec.strings for spec in signature.outputs)
         self._fixed &= not signature.model.rooms
         """Whether sizes of answers follow from their shapes."""
+        self._to_measure = self._measurable()
         self._all_json = tuple((i, False) for i in range(len(signature.outputs)))
         self._all_binary = tuple((i, True) for i in range(len(signature.outputs)))
         self._frames: dict[tuple[Any, ...], list[bytes]] = {}
         """(items, sizes, wanted) -> see `_frame`."""
+
+    def _measurable(self) -> frozenset[int]:
+        """Outputs whose length in JSON follows from a request, where it could be too long."""
+        model = self.signature.model
+        varying = {index for index, _ in model.rooms}
+        found = frozenset(
+            i
+            for i, spec in enumerate(self._outputs)
+            if not (model.app or spec.strings or i in varying)
+        )
+        most_bytes = model.max_items * sum(_json_bytes(self._outputs[i]) for i in found)
+        return found if most_bytes > self._limits.answer_json_bytes else frozenset()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -176,9 +195,9 @@ class ModelCodec:
         """
         view = memoryview(body)
         json_end = len(body) if json_length is None else _json_end(json_length, len(body))
-        if json_end > self._json_bytes_max:
+        if json_end > self._limits.json_bytes:
             raise InvalidError(
-                f"the JSON part has {json_end} bytes, the most is {self._json_bytes_max};"
+                f"the JSON part has {json_end} bytes, the most is {self._limits.json_bytes};"
                 " send large tensors as binary data",
                 "too-large",
             )
@@ -204,12 +223,17 @@ class ModelCodec:
             within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
         if priority is not None:
             within("priority", priority, 0, MOST_PRIORITY)
+        wanted = self._wanted(request.outputs, bool(parameters.binary_data_output))
+        if self._to_measure:
+            json = [i for i, binary in wanted if not binary and i in self._to_measure]
+            needed_bytes = inputs.items * sum(_json_bytes(inputs.outputs[i]) for i in json)
+            check_length(needed_bytes, self._limits.answer_json_bytes, "malformed")
         return Ask(
             inputs=inputs,
             timeout_us=timeout_us,
             priority=priority or 0,
             id=request.id,
-            wanted=self._wanted(request.outputs, bool(parameters.binary_data_output)),
+            wanted=wanted,
             step=step,
         )
 
@@ -239,11 +263,12 @@ class ModelCodec:
 
     # -- answers ------------------------------------------------------------------------------
 
-    def encode(self, ask: Ask, answer: Answer) -> Response:
+    def encode(self, ask: Ask, answer: Answer) -> Response | LongAnswer:
         """Write the answer as the request wanted it.
 
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8; or it is too
+                long.
         """
         inputs, given = ask.inputs, answer.outputs
         items = inputs.items
@@ -260,48 +285,36 @@ class ModelCodec:
             frame = self._frame(ask, outputs, sent)
             if self._fixed and len(self._frames) < _FRAMES_MAX:
                 self._frames[key] = frame
-        return _filled(frame, sent, ask)
+        return filled(frame, sent, ask.id, self._limits.answer_json_bytes)
 
     def _frame(
-        self, ask: Ask, layouts: Sequence[TensorLayout], sent: Sequence[bytes | memoryview]
+        self, ask: Ask, layouts: Sequence[TensorLayout], sent: Sequence[Sent]
     ) -> list[bytes]:
         """The answer's JSON, but for its id: what stands around the tensors that are part of it."""
         outputs = []
-        for (index, binary), data in zip(ask.wanted, sent, strict=True):
+        for (index, _), data in zip(ask.wanted, sent, strict=True):
             spec = layouts[index]
             described: dict[str, Any] = {
                 "name": spec.name,
                 "datatype": spec.datatype,
                 "shape": spec.shape(ask.inputs.items),
             }
-            if binary:
-                described["parameters"] = {"binary_data_size": memoryview(data).nbytes}
+            if isinstance(data, memoryview):
+                described["parameters"] = {"binary_data_size": data.nbytes}
             else:
-                described["data"] = _HERE
+                described["data"] = HERE
             outputs.append(described)
         document = {
             "model_name": self._name,
             "model_version": self._version,
             "outputs": outputs,
         }
-        return msgspec.json.encode(document).split(bytes(_HERE))
+        return msgspec.json.encode(document).split(bytes(HERE))
 
 
-def _filled(frame: list[bytes], sent: list[bytes | memoryview], ask: Ask) -> Response:
-    tail = [data for data in sent if not isinstance(data, bytes)]
-    text = frame[0]
-    if len(frame) > 1:
-        values = [data for data in sent if isinstance(data, bytes)]
-        pairs = zip(values, frame[1:], strict=True)
-        text = b"".join([text, *chain.from_iterable(pairs)])
-    if ask.id is not None:
-        text = b'{"id":' + msgspec.json.encode(ask.id) + b"," + text[1:]
-    return with_tail(text, tail) if tail else Response(200, text)
-
-
-def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
-    header = b"Inference-Header-Content-Length: %d\r\n" % len(text)
-    return Response(200, text, content_type=BINARY, headers=header, tail=tail)
+def _json_bytes(layout: TensorLayout) -> int:
+    """Of one item in JSON, at most."""
+    return layout.item_count * number_bytes(layout.dtype)
 
 
 def _json_end(header: bytes, body_length: int) -> int:

@@ -6,6 +6,7 @@ compared with the request's own bytes before anything is converted.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,24 +23,25 @@ from headrace.serving.core.signature import (
     not_finite,
 )
 from headrace.serving.engine.inference import Answer, AppAnswer, Buffer
-from headrace.serving.front.http_messages import Response
+from headrace.serving.front.http_messages import Limits, Response
 from headrace.serving.front.strings import as_objects
 from headrace.serving.front.v2 import (
     ABSENT,
+    HERE,
     Ask,
     BodyReader,
     GivenInput,
     ModelCodec,
     binary_size,
     no_data,
-    with_tail,
     wrong_size,
 )
+from headrace.serving.front.v2_answers import JsonValues, LongAnswer, Sent, filled, large_values
 from headrace.serving.front.v2_tensors import read_json_tensor, sized
 
 
-def codec_of(signature: Signature, json_bytes_max: int) -> ModelCodec:
-    return (AppCodec if signature.model.app else ModelCodec)(signature, json_bytes_max)
+def codec_of(signature: Signature, limits: Limits | None = None) -> ModelCodec:
+    return (AppCodec if signature.model.app else ModelCodec)(signature, limits)
 
 
 class AppReader(BodyReader):
@@ -61,14 +63,15 @@ class AppCodec(ModelCodec):
 
     reader = AppReader
 
-    def encode(self, ask: Ask, answer: Answer) -> Response:
+    def encode(self, ask: Ask, answer: Answer) -> Response | LongAnswer:
         """
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8; or it is too
+                long.
         """
         assert isinstance(answer, AppAnswer), "an app's answers hold its tensors"
         outputs = []
-        tail: list[memoryview] = []
+        sent: list[Sent] = []
         for index, binary in ask.wanted:
             spec, array = self._outputs[index], answer.tensors[index]
             described: dict[str, Any] = {
@@ -79,9 +82,12 @@ class AppCodec(ModelCodec):
             if binary:
                 data = to_binary(array)
                 described["parameters"] = {"binary_data_size": data.nbytes}
-                tail.append(data)
+                sent.append(data)
             else:
-                described["data"] = _to_json(array, spec.name)
+                values = _to_json(array, spec.name)
+                described["data"] = HERE if isinstance(values, JsonValues) else values
+                if isinstance(values, JsonValues):
+                    sent.append(values)
             outputs.append(described)
         document: dict[str, Any] = {} if ask.id is None else {"id": ask.id}
         document |= {
@@ -89,8 +95,8 @@ class AppCodec(ModelCodec):
             "model_version": self._version,
             "outputs": outputs,
         }
-        text = msgspec.json.encode(document)
-        return with_tail(text, tail) if tail else Response(200, text)
+        frame = msgspec.json.encode(document).split(bytes(HERE))
+        return filled(frame, sent, None, self._limits.answer_json_bytes)
 
 
 def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
@@ -125,10 +131,15 @@ def to_binary(array: NDArray[Any]) -> memoryview:
     return memoryview(array.tobytes())
 
 
-def _to_json(array: NDArray[Any], name: str) -> list[Any]:
-    if array.dtype == object:
-        return as_texts(array.ravel(), name)
+def _to_json(array: NDArray[Any], name: str) -> list[Any] | JsonValues:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise not_finite(name)
-    values: list[Any] = array.ravel().tolist()
+    flat, listed = array.ravel(), partial(_listed, name=name)
+    return large_values(flat, listed) or listed(flat)
+
+
+def _listed(array: NDArray[Any], name: str) -> list[Any]:
+    if array.dtype == object:
+        return as_texts(array, name)
+    values: list[Any] = array.tolist()
     return values

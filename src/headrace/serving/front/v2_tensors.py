@@ -24,9 +24,13 @@ from headrace.serving.core.signature import (
     quoted,
     shape_text,
 )
+from headrace.serving.front.v2_answers import AT_ONCE_BYTES, JsonValues, large_values
 
 _FEW = 128
 """So many floats are compared sooner one by one than numpy is asked to look out for them."""
+
+_SMALL_BYTES = AT_ONCE_BYTES // 16
+"""So much in memory is no more than AT_ONCE_BYTES of text: a number of 2 bytes has at most 25."""
 
 
 def sized(spec: TensorLayout, shape: Sequence[int]) -> TensorLayout:
@@ -136,12 +140,18 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     return -most, most
 
 
-def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes:
+def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes | JsonValues:
     """What the engine gave, as a flat list.
 
     Raises:
-        InvalidError: a number is NaN or infinite.
+        InvalidError: a number is NaN or infinite, or a string is not UTF-8.
     """
+    if data.nbytes > _SMALL_BYTES:
+        large = large_values(spec.as_array(data, items), spec.listed)
+        if large is not None:
+            if spec.datatype in FLOATS and not np.isfinite(large.flat).all():
+                raise not_finite(spec.name)
+            return large
     text = msgspec.json.encode(spec.as_values(data, items))
     # Those are written as null, and nothing else in a list of numbers has such a letter.
     if spec.datatype in FLOATS and b"n" in text:
