@@ -181,6 +181,7 @@ def test_strings_that_json_cannot_carry_are_refused_and_go_out_in_binary_as_they
 
     assert refused.value.fault == "not-representable"
     response = CODEC.encode(CODEC.decode(*request(binary_data_output=True)), given)
+    assert isinstance(response, Response)
     assert bytes(response.tail[0]) == strings(b"\xff\xd8", "Mühle".encode())
 
 

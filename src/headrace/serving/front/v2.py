@@ -267,8 +267,8 @@ class ModelCodec:
         """Write the answer as the request wanted it.
 
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8; or it is too
-                long.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8, or it is
+                too long.
         """
         inputs, given = ask.inputs, answer.outputs
         items = inputs.items

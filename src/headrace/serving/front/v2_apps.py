@@ -66,8 +66,8 @@ class AppCodec(ModelCodec):
     def encode(self, ask: Ask, answer: Answer) -> Response | LongAnswer:
         """
         Raises:
-            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8; or it is too
-                long.
+            InvalidError: JSON was asked for, and a value is NaN, infinite, or no UTF-8, or it is
+                too long.
         """
         assert isinstance(answer, AppAnswer), "an app's answers hold its tensors"
         outputs = []
