@@ -54,6 +54,22 @@ class Start:
         """On an idle slot."""
         return max(self.exec_us, self.last_us)
 
+    @property
+    def tail_us(self) -> int:
+        """From the end of the load, where execution has waited for it; never negative."""
+        return self.last_us - self.load_us
+
+    def behind_us(self, took_us: int) -> int:
+        """The tail, of execution that takes `took_us` in all instead of `exec_us`.
+
+        Only as much of it as lies in the tail makes that longer or shorter: the rest runs beside
+        copies, which take what they take. So no execution ends before its weights are there. That
+        is exact where the last transfer is the one that is waited for; where an earlier one is, it
+        is a bound, from above for shorter executions and from below for longer ones.
+        """
+        part_us = min(self.tail_us, self.exec_us)
+        return self.tail_us - part_us + part_us * took_us // max(1, self.exec_us)
+
 
 def predicted_start(residency: Residency, profile: Profile) -> Start:
     """

@@ -36,7 +36,8 @@ def provisioned_topology(rng: np.random.Generator) -> Topology:
         exec_us = warm_us + int(rng.integers(0, 3)) * 1_000
         load_us = int(rng.integers(1, 50)) * 1_000
         last_us = load_us + int(rng.integers(0, exec_us + 1)) // tick * tick
-        routes.append([make_route(make_stage(range(slots), [warm_us]))])
+        stage = make_stage(range(slots), [warm_us], p99_us=[warm_us * 3 // 2])
+        routes.append([make_route(stage)])
         starts.append(
             Start(
                 load_us,
@@ -101,9 +102,9 @@ def provisioned_trace(seed: int, requests: int = 60, faults: bool = True) -> Tra
 
 
 def assert_memory_is_kept(events: list[AnyEvent], topology: Topology) -> None:
-    """No slot ever holds more than fits, no batch runs of a model that is not there or on its way,
-    none leaves while a batch of it is promised, and a link brings one model at a time, whichever
-    of the slots that share it."""
+    """No slot ever holds more than fits, no batch has run of a model that is not there, none leaves
+    while a batch of it is promised, and a link brings one model at a time, whichever of the slots
+    that share it."""
     sizes = [model.start.held_bytes for model in topology.models if model.start]
     there: dict[int, set[int]] = defaultdict(set)
     on_way: dict[int, tuple[int, int]] = {}
@@ -138,7 +139,9 @@ def assert_memory_is_kept(events: list[AnyEvent], topology: Topology) -> None:
                 promised.pop(of_request.get(request, -1), None)
             case Ran(_, batch, _, slot):
                 assert promised[batch][0] == slot
-                assert promised.pop(batch)[1] in there[slot], "it ran where its model was"
+                model = promised.pop(batch)[1]
+                assert model in there[slot], "it ran where its model was"
+                assert on_way.get(slot, (0, -1))[1] != model, "all of its weights were there"
             case SlotLost(_, slot):
                 there[slot].clear()
                 on_way.pop(slot, None)

@@ -15,6 +15,7 @@ from headrace.simulation.driver import (
     Durations,
     JitteredDurations,
     SimDriver,
+    Slower,
     Spans,
     exact_durations,
 )
@@ -24,8 +25,14 @@ from headrace.simulation.session import replay, replay_items
 class RecordingDriver(SimDriver):
     """SimDriver that also keeps what clients were told."""
 
-    def __init__(self, topology: Topology, clock: SimClock, durations: Durations | Spans) -> None:
-        super().__init__(topology, clock, durations)
+    def __init__(
+        self,
+        topology: Topology,
+        clock: SimClock,
+        durations: Durations | Spans,
+        slower: Slower | None = None,
+    ) -> None:
+        super().__init__(topology, clock, durations, slower)
         self.refused: list[tuple[Request, DropReason, int]] = []
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
@@ -43,6 +50,7 @@ class Sim:
         jitter_seed: int | None = None,
         durations: Durations | Spans = exact_durations,
         queue_limit: int = 10_000,
+        slower: Slower | None = None,
     ) -> None:
         if jitter_seed is not None:
             durations = JitteredDurations(np.random.default_rng(jitter_seed))
@@ -50,7 +58,7 @@ class Sim:
         self.clock = SimClock()
         self.events: list[AnyEvent] = []
         self.counts = [BatchCounts() for _ in topology.models]
-        self.driver = RecordingDriver(topology, self.clock, durations)
+        self.driver = RecordingDriver(topology, self.clock, durations, slower)
         self.dispatcher = Dispatcher(
             topology,
             policy,

@@ -100,9 +100,9 @@ class FakeWorker:
         if self._loading is not None and self._loading[0].stage == frame.stage:
             start = self._models[frame.stage].start
             assert start is not None
-            ready_at_us = self._loading[1] - start.load_us + start.last_us - start.exec_us
-            at_us = max(started_at_us, ready_at_us)
-            ended_at_us = at_us + start.exec_us - self._tables[frame.stage].p50_us[0] + took_us
+            took_us = max(1, took_us + start.exec_us - self._tables[frame.stage].p50_us[0])
+            not_before_us = self._loading[1] + start.behind_us(took_us)
+            ended_at_us = max(started_at_us + took_us, not_before_us)
         report = Finished(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us)
         assert self.driver is not None
         self._clock.call_at(ended_at_us, partial(self.driver.on_ran, self._slot, report))

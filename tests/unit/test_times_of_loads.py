@@ -9,7 +9,8 @@ import pytest
 
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Loaded, Loading, Ran
-from headrace.simulation.driver import Z99, Durations, Span, Spans, exact_durations
+from headrace.simulation.compiled import Offered, run
+from headrace.simulation.driver import Z99, Durations, Slower, Span, Spans, exact_durations
 from headrace.simulation.measured import measured_durations
 from headrace.start_times import Start
 from helpers.sim import Sim, request
@@ -109,6 +110,39 @@ def test_starts_that_take_twice_as_long_are_known_after_a_few(copies: bool) -> N
     assert late[:3] == [0, 1, 2], "nobody knew"
     assert dropped[0] < 10, "it cannot be in time, and is refused at once"
     assert late[-1] > dropped[0], "what was learned is forgotten where nothing is tried any more"
+
+
+@pytest.mark.parametrize(
+    ("copies", "exec_us", "tail_us", "factor", "end_us"),
+    [
+        (True, WARM_US, 2_000, 0.5, LOAD_US + 1_000),
+        (False, WARM_US, 2_000, 0.5, LOAD_US + 1_000),
+        (False, WARM_US, 2_000, 2.0, LOAD_US + 4_000),
+        # Execution begins as late as medians allow.
+        (True, WARM_US, 2_000, 2.0, LOAD_US + 2_000 - WARM_US + 2 * WARM_US),
+        # A measured start may have more in its tail than execution.
+        (False, WARM_US, WARM_US + 3_000, 0.5, LOAD_US + 3_000 + WARM_US // 2),
+        # By the times of its layers a model may run faster than by those of its blocks.
+        (False, WARM_US // 2, 2_000, 0.1, LOAD_US),
+    ],
+)
+def test_only_what_is_left_behind_a_load_is_as_many_times_longer(
+    copies: bool, exec_us: int, tail_us: int, factor: float, end_us: int
+) -> None:
+    start = Start(LOAD_US, exec_us, LOAD_US + tail_us, 0, 10)
+    topology = one_slot(1, copies=copies)
+    topology = replace(topology, models=(replace(topology.models[0], start=start),))
+    slower = Slower(stages=(factor,), slots=(1.0,))
+    sim = Sim(topology, policy="provision", slower=slower)
+    events = sim.run([request(0, 0, SECOND_US)])
+    assert [event.at_us for event in events if isinstance(event, Answered)] == [end_us]
+    log: list[AnyEvent] = []
+    zero = np.zeros(1, dtype=np.int64)
+    offered = Offered(
+        arrived_at_us=zero, model=zero, deadline_at_us=zero + SECOND_US, priority=zero
+    )
+    run(topology, "provision", offered, slower=slower, log=log)
+    assert log == events
 
 
 def test_starts_that_take_what_the_profile_says_teach_nothing() -> None:

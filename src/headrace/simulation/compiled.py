@@ -194,7 +194,7 @@ def _open(
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),
-        loads_late_us=np.zeros(len(topology.slots), dtype=np.int64),
+        loaded_at_us=np.zeros(len(topology.slots), dtype=np.int64),
         heap=np.zeros(0, loops.SCHEDULED),
         events=np.zeros(0, loops.EVENT),
         log=np.zeros(LOG_NUMBERS if logged else 0, dtype=np.int64),

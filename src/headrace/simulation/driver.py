@@ -61,7 +61,7 @@ class Spans:
         return Span(0, self._durations(stage, batch_size), 0)
 
     def first_span(self, stage: StageTable, batch_size: int, more_us: int) -> Span:
-        """Of a batch that starts while its model is loaded, from when it is.
+        """Of a batch that starts while its model is loaded, as if nothing made it wait.
 
         Args:
             more_us: what the profile says it takes more than one in memory.
@@ -174,27 +174,31 @@ class SimDriver:
     def start_stage(self, batch: Batch, stage: int) -> None:
         attempt = batch.attempt
         table = self._topology.models[batch.model].routes[batch.pipeline].stages[stage]
-        started_at_us = from_us = self._clock.now_us()
-        more_us = 0
-        if (loading := self._loading.get(batch.slot)) and loading[0].model == batch.model:
+        started_at_us = self._clock.now_us()
+        loading = self._loading.get(batch.slot)
+        if loading and loading[0].model == batch.model:
             start = self._start_of(batch.model)
             more_us = start.exec_us - table.p50_us[0]
-            # `start_times.Start`
-            from_us = max(from_us, loading[1] - start.load_us + start.last_us - start.exec_us)
-            before_us, took_us, after_us = self._spans.first_span(table, batch.size, more_us)
+            span = self._spans.first_span(table, batch.size, more_us)
+            warm_us = self._took_us(span.ran_us - more_us, batch, stage, started_at_us)
+            took_us = max(1, warm_us + more_us)
+            not_before_us = loading[1] + start.behind_us(took_us)
+            ended_at_us = span.before_us + max(started_at_us + took_us, not_before_us)
         else:
-            before_us, took_us, after_us = self._spans.span(table, batch.size)
-            started_at_us += before_us
-        if self._slower is not None:
-            number = self._first_stage[batch.model][batch.pipeline] + stage
-            slowed_us = took_us - more_us
-            slowed_us = self._slower.took_us(slowed_us, number, batch.slot, started_at_us)
-            took_us = slowed_us + more_us
-        ended_at_us = from_us + before_us + took_us
+            span = self._spans.span(table, batch.size)
+            started_at_us += span.before_us
+            ended_at_us = started_at_us + self._took_us(span.ran_us, batch, stage, started_at_us)
         self._clock.call_at(
-            ended_at_us + after_us,
+            ended_at_us + span.after_us,
             lambda: self.reports.on_ran(batch, stage, attempt, started_at_us, ended_at_us),
         )
+
+    def _took_us(self, took_us: int, batch: Batch, stage: int, now_us: int) -> int:
+        """Of a batch that by the profile would take `took_us`."""
+        if self._slower is None:
+            return took_us
+        number = self._first_stage[batch.model][batch.pipeline] + stage
+        return self._slower.took_us(took_us, number, batch.slot, now_us)
 
     def _start_of(self, model: int) -> Start:
         start = self._topology.models[model].start

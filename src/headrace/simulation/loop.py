@@ -106,8 +106,8 @@ class Session(NamedTuple):
     """(N,): why it was dropped, index into `journal.REASONS`; -1: it was not."""
     busy_us: Ints
     """(S,): how long each slot has run."""
-    loads_late_us: Ints
-    """(S,): how much longer than the median the last load of each slot takes."""
+    loaded_at_us: Ints
+    """(S,): when the last load of each slot ends."""
     heap: Any
     """(C,) of SCHEDULED."""
     events: Any
@@ -230,7 +230,7 @@ def _carry_out(s: State, session: Session, written: int) -> None:
             took_us = journal[i + 5]
             if len(session.load_sigma):
                 took_us = _drawn_us(session, session.load_sigma[c], took_us)
-            session.loads_late_us[b] = took_us - journal[i + 5]
+            session.loaded_at_us[b] = at_us + took_us
             _schedule(session, at_us + took_us, LOADED, a, b, at_us, 0, 0, 0)
         elif kind == WAKE:
             _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
@@ -251,7 +251,7 @@ def _stage_ends_at(
     s: State, session: Session, at_us: int, batch: int, stage: int, slot: int
 ) -> int:
     """Of a batch (its row) that begins on the slot: by its median beside what runs there, spread,
-    slowed as the session says, and with the load that it began before."""
+    slowed as the session says, and with the load that it began before (`Start.behind_us`)."""
     table = s.routes[s.batches[batch].route].first_stage + stage
     entry_of = table * s.world[0].size_max + s.batches[batch].size - 1
     median_us = s.p50_us[entry_of]
@@ -264,8 +264,12 @@ def _stage_ends_at(
     ends_at: int = at_us + took_us
     line = s.slots[slot]
     if line.cold:
-        cold_from = line.cold_from + session.loads_late_us[slot]
-        ends_at = max(ends_at + line.cold_more_us, cold_from + took_us)
+        exec_us = s.p50_us[table * s.world[0].size_max] + line.cold_more_us
+        took_us = max(1, took_us + line.cold_more_us)
+        tail_us = line.cold_tail_us
+        part_us = min(tail_us, exec_us)
+        behind_us = tail_us - part_us + part_us * took_us // max(1, exec_us)
+        ends_at = max(at_us + took_us, session.loaded_at_us[slot] + behind_us)
     return ends_at
 
 

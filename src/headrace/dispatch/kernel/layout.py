@@ -107,10 +107,11 @@ their total, the largest, and how many; of ratios since the level was last looke
 
 SLOT = ints(
     *("node", "alive", "running", "first_ready", "wake_at", "started_at"),
-    *("cold", "cold_from", "cold_more_us"),
+    *("cold", "cold_more_us", "cold_tail_us"),
 )
 """`running`: the batch on the slot, since `started_at`. `cold`: it started before its model was
-loaded, takes `cold_more_us` more than one in memory, and as long from `cold_from` on at least.
+loaded, takes `cold_more_us` more than one in memory, and behind the load `cold_tail_us` at least
+(`start_times.Start`).
 `first_ready`: of a list of batches that wait for it."""
 
 NODE = np.dtype(

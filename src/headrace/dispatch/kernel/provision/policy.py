@@ -244,16 +244,18 @@ def on_started(s: State, hop: int, now_us: int) -> None:
     stage = s.routes[theirs.route].first_stage
     mine.start_at = now_us
     mine.latency_us = predicted_us(s, stage, mine.place, theirs.size)
-    slot.cold = slot.cold_from = slot.cold_more_us = 0
+    slot.cold = slot.cold_more_us = slot.cold_tail_us = 0
     if waits_for_load(s, mine.slot, batch):
         start = s.starts[theirs.model]
         stay = s.stays[stay_of(s, mine.slot, theirs.model)]
         if stay.state == AWAITED:
             begin_with_batch(s, mine.slot, theirs.model, now_us)
         slot.cold, slot.cold_more_us = 1, start.more_us
-        slot.cold_from = stay.begins_at + start.last_us - start.exec_us + start.more_us
+        slot.cold_tail_us = start.last_us - start.load_us
         if slot.copies:
-            ends_at = slot.cold_from + late_us(s, mine.slot, theirs.model) + mine.latency_us
+            late = late_us(s, mine.slot, theirs.model)
+            released_at = stay.begins_at + start.last_us - start.exec_us + late
+            ends_at = released_at + start.more_us + mine.latency_us
             mine.latency_us = max(mine.latency_us + start.more_us, ends_at - now_us)
         else:
             ends_at = stay.begins_at + start_us(s, mine.slot, theirs.model, mine.latency_us)
