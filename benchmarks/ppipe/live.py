@@ -143,7 +143,9 @@ def rehearse(
 
 def busy_gaps_us(events: Sequence[AnyEvent]) -> list[int]:
     """From the end of a batch to the start of one that was in the gateway by then, per slot."""
-    began_at_us = {e.batch: e.at_us for e in events if isinstance(e, Dispatched)}
+    began_at_us = {
+        e.batch: e.at_us for e in events if isinstance(e, Dispatched) and e.first_stage == 0
+    }
     runs: defaultdict[int, list[Ran]] = defaultdict(list)
     for event in events:
         if isinstance(event, Ran) and event.stage == 0:

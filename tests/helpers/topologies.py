@@ -7,7 +7,15 @@ from itertools import pairwise
 import numpy as np
 
 from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
-from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Ran, Transferred
+from headrace.domain.events import (
+    Answered,
+    AnyEvent,
+    Arrived,
+    Dispatched,
+    Dropped,
+    Ran,
+    Transferred,
+)
 from headrace.domain.request import Request
 
 
@@ -194,6 +202,22 @@ def assert_each_request_ended_once(events: Sequence[AnyEvent]) -> None:
     ended = [e.request for e in events if isinstance(e, Answered | Dropped)]
     assert sorted(arrived) == sorted(ended)
     assert len(set(ended)) == len(ended)
+
+
+def assert_runs_as_logged(events: Sequence[AnyEvent]) -> None:
+    """Every stage runs, and its tensors arrive, on the slot that its batch's log said last.
+
+    Policies that choose a slot as each stage begins say nothing of later ones.
+    """
+    said: dict[tuple[int, int], int] = {}
+    for event in events:
+        if isinstance(event, Dispatched):
+            path = enumerate(event.path, event.first_stage)
+            said.update({(event.batch, stage): hop.slot for stage, hop in path})
+        elif isinstance(event, Ran):
+            assert said.get((event.batch, event.stage), event.slot) == event.slot, event
+        elif isinstance(event, Transferred):
+            assert said.get((event.batch, event.stage), event.to_slot) == event.to_slot, event
 
 
 def assert_exclusive(events: Sequence[AnyEvent], topology: Topology) -> None:

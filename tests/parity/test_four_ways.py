@@ -20,6 +20,7 @@ from headrace.domain.events import Answered, Dropped, SlotLost, Transferred
 from headrace.simulation.driver import exact_durations
 from helpers.four_ways import by_dispatcher, by_loop, digest, random_trace
 from helpers.mutants import MUTANTS
+from helpers.topologies import assert_runs_as_logged
 from parity.test_simulated_equals_live import run_live
 
 SEEDS = range(120)
@@ -54,6 +55,7 @@ def test_the_compiled_loop_gives_the_events_of_the_dispatcher_on_sim_clock() -> 
         trace = random_trace(seed)
         events = by_dispatcher(trace)
         assert by_loop(trace) == events, f"seed {seed}, {trace.policy}"
+        assert_runs_as_logged(events)
         kinds |= set(map(type, events))
     assert {Answered, Dropped, SlotLost, Transferred} <= kinds
 

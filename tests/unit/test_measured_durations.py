@@ -89,6 +89,23 @@ def test_what_a_worker_was_sent_before_it_woke_up_counts() -> None:
     assert durations.span(stage, 1).whole_us == SERVED_US + GAP_US
 
 
+def test_a_batch_that_goes_on_by_another_slot_was_ordered_when_it_was_first_sent() -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 100, 1_000_000)
+    woken_us = 300
+    logged: list[AnyEvent] = []
+    for e in events:
+        if isinstance(e, Ran) and e.stage == 0:
+            began_us = e.started_at_us + woken_us
+            logged.append(msgspec.structs.replace(e, started_at_us=began_us))
+            logged.append(Dispatched(e.at_us, e.batch, 0, 0, 1, (e.batch,), ()))
+        else:
+            logged.append(e)
+    durations = measured_durations(topology, header, logged, np.random.default_rng(0))
+    stage = topology.models[0].routes[0].stages[0]
+    assert durations.span(stage, 1).before_us == woken_us
+
+
 def test_a_log_that_says_too_little_leaves_it_to_the_profile() -> None:
     topology = pair_of_slots()
     header, events = served_log(topology, 10)

@@ -6,7 +6,7 @@ import pytest
 from headrace.dispatch.topology import StageTable
 from headrace.domain.events import Answered, Dispatched, Dropped, Ran
 from helpers.sim import Sim, request
-from helpers.topologies import make_route, make_stage, make_topology
+from helpers.topologies import assert_runs_as_logged, make_route, make_stage, make_topology
 
 
 def runs(sim: Sim) -> list[tuple[int, int, int, int]]:
@@ -244,6 +244,20 @@ def test_until_the_path_is_idle_again_one_batch_shrinks() -> None:
         elif len(batch.requests) == 1:
             shrunk[-1] += 1
     assert set(shrunk) == {0, 1}
+
+
+def test_who_goes_on_by_another_slot_says_so_as_its_stage_begins() -> None:
+    first, second = make_stage([0, 1], [100], p99_us=[200]), make_stage([2, 3], [100], p99_us=[200])
+    sim = Sim(make_topology([make_route(first, second)]), jitter_seed=5)
+    sim.run([request(i, i * 60, i * 60 + 1_000) for i in range(200)])
+    assert_runs_as_logged(sim.events)
+    paths = [e for e in sim.events if isinstance(e, Dispatched)]
+    promised = {e.batch: e.path[1].slot for e in paths if e.first_stage == 0}
+    later = [e for e in paths if e.first_stage]
+    assert later, "some do"
+    assert all(e.path[0].slot != promised[e.batch] for e in later), "not for other times alone"
+    began = {e.batch: e.at_us for e in sim.events if isinstance(e, Ran) and e.stage == 0}
+    assert [e.at_us for e in later] == [began[e.batch] for e in later]
 
 
 NO_DEARER_US = [60, 104, 154, 200]

@@ -39,7 +39,11 @@ class Reservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Dispatched(Event, frozen=True, array_like=True, gc=False, tag="dispatched"):
-    """A batch got its path. Repeated, with the remaining stages, when the path changes."""
+    """A batch got its path. Repeated, with the remaining stages, as it goes on by other slots.
+
+    Times that move while the slots stay are not repeated, and policies that choose a slot as each
+    stage begins tell the first alone.
+    """
 
     batch: int
     model: int

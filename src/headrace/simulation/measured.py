@@ -196,7 +196,7 @@ def measured_durations(
         )
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
-    spans = _spans(runs, batches, events)
+    spans = _spans(runs, events)
     loads = loads_before(events, batches)
     taken: defaultdict[tuple[Key, int], list[tuple[int, Span]]] = defaultdict(list)
     ratios: defaultdict[int, list[float]] = defaultdict(list)
@@ -332,19 +332,22 @@ def _same_pipelines(header: EventLogHeader, topology: Topology) -> bool:
     )
 
 
-def _spans(
-    runs: Sequence[Ran], batches: Mapping[int, Dispatched], events: Sequence[AnyEvent]
-) -> list[tuple[int, int]]:
+def _spans(runs: Sequence[Ran], events: Sequence[AnyEvent]) -> list[tuple[int, int]]:
     """Of each run, when it was ordered and when the dispatcher heard that it had ended."""
     ready_at_us = {(run.batch, run.stage + 1): run.at_us for run in runs}
     ready_at_us |= {(e.batch, e.stage): e.at_us for e in events if isinstance(e, Transferred)}
     answered_at_us = {e.batch: e.at_us for e in events if isinstance(e, Answered)}
+    sent_at_us = {
+        e.batch: e.at_us for e in events if isinstance(e, Dispatched) and e.first_stage == 0
+    }
     last = {run.batch: run.stage for run in sorted(runs, key=lambda run: run.stage)}
     spans = [(0, 0)] * len(runs)
     free_at_us: dict[int, int] = {}
     for index in sorted(range(len(runs)), key=lambda i: runs[i].started_at_us):
         run = runs[index]
-        at_us = batches[run.batch].at_us if run.stage == 0 else run.started_at_us
+        at_us = run.started_at_us
+        if run.stage == 0:
+            at_us = sent_at_us.get(run.batch, at_us)
         ordered_at_us = max(
             ready_at_us.get((run.batch, run.stage), at_us), free_at_us.get(run.slot, 0)
         )

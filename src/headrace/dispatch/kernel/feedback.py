@@ -90,8 +90,10 @@ def place_anew(s: State, batch: int, first_stage: int, at_us: int) -> bool:
         if not earliest_hop(s, table, mine.size, at_us, from_slot, stage):
             return False
         _keep_place(s, table, mine.size, at_us, from_slot, first_hop + stage, stage)
-        take_path(s, batch, stage, stage, from_slot)
         hop = s.hops[first_hop + stage]
+        if hop.slot != s.path[stage].slot:
+            mine.rerouted = 1
+        take_path(s, batch, stage, stage, from_slot)
         push_back(s, hop.slot)
         from_slot, at_us = hop.slot, hop.start_at + hop.latency_us
     return True

@@ -187,6 +187,9 @@ def enter_stage(s: State, batch: int, now_us: int) -> None:
     if hopeless != NO_REASON:
         drop_batch(s, batch, hopeless, RETRY_US, now_us)
         return
+    # Not when it is placed anew, which may be several times on its way and in one event.
+    if s.batches[batch].rerouted:
+        note_path(s, batch, s.batches[batch].stage, now_us)
     hop = hop_of(s, batch)
     if s.hops[hop].transfer_us:
         _join_links(s, batch, hop)
@@ -362,6 +365,7 @@ def finish(s: State, batch: int, now_us: int) -> None:
 def note_path(s: State, batch: int, first_stage: int, now_us: int) -> None:
     """The batch got its path, or the rest of it from `first_stage` on a new one."""
     mine, world = s.batches[batch], s.world[0]
+    mine.rerouted = 0
     pipeline = mine.route - s.models[mine.model].first_route
     end = mine.hops if world.logged else first_stage
     note(s, DISPATCHED, now_us, mine.id, mine.model, pipeline)

@@ -124,10 +124,11 @@ HOP = ints("slot", "place", "transfer_at", "transfer_us", "start_at", "latency_u
 
 BATCH = ints(
     *("id", "model", "route", "size", "stage", "attempt", "deadline_at", "last_deadline_at"),
-    *("hops", "next_ready", "next_waiting", "before", "after", "held_up"),
+    *("hops", "next_ready", "next_waiting", "before", "after", "held_up", "rerouted"),
 )
 """`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `hops`: stages
-that have a hop, those that are over included. `held_up`: if it is late, not for times (`drift`)."""
+that have a hop, those that are over included. `held_up`: if it is late, not for times (`drift`).
+`rerouted`: it goes on by other slots than were noted last (`flow.note_path`)."""
 
 REQUEST = ints("id", "arrived_at", "deadline_at", "priority", "after", "apart", "losses")
 """`apart`: only requests of the same number run in one batch; 0 for nearly all (see `splitting`).

@@ -37,7 +37,7 @@ def add_batch(s: State, model: int, route: int, size: int) -> int:
     batch = s.batches[row]
     world.free_batch = batch.after
     batch.id, batch.model, batch.route, batch.size = world.next_batch, model, route, size
-    batch.stage = batch.attempt = batch.hops = batch.held_up = 0
+    batch.stage = batch.attempt = batch.hops = batch.held_up = batch.rerouted = 0
     world.next_batch += 1
     first = row * world.size_max
     for i in range(size):
