@@ -187,23 +187,36 @@ def test_the_logs_of_a_run_replace_all_that_the_run_before_has_left(
     assert [header.number for header in headers] == [1, 2]
 
 
-def test_only_a_servers_logs_that_nobody_writes_are_removed(
+def test_what_only_has_the_name_of_a_later_log_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    simulated = msgspec.structs.replace(HEADER, clock="virtual")
-    EventLogWriter(tmp_path / "run.2.events", simulated).close()
-    (tmp_path / "run.3.events").write_text("notes")
-    (tmp_path / "run.4.events").mkdir()
-    os.mkfifo(tmp_path / "run.5.events")
-    others = EventLogWriter(tmp_path / "run.6.events", HEADER)
-    others.flush()
-    for name in ("run.1.events", "run.02.events", "run.x.events", "runs.2.events", "run.2.event"):
+    begin(tmp_path / "run.events", 3)
+    (tmp_path / "run.7.events").write_bytes((tmp_path / "run.3.events").read_bytes())
+    EventLogWriter(tmp_path / "run.2.events", HEADER).close()
+    (tmp_path / "run.4.events").write_text("notes")
+    (tmp_path / "run.5.events").mkdir()
+    os.mkfifo(tmp_path / "run.6.events")
+    for name in ("run.20261126.events", "run.8000.events", "run.x.events", "runs.2.events"):
         begin(tmp_path / name, 1)
     before = {path.name for path in tmp_path.iterdir()}
     begin(tmp_path / "run.events", 1)
-    others.close()
-    assert {path.name for path in tmp_path.iterdir()} == before | {"run.events"}
-    assert len(caplog.records) == 5
+    assert {path.name for path in tmp_path.iterdir()} == before - {"run.3.events"}
+    assert caplog.records == []
+
+
+def test_a_later_log_that_is_still_written_stays_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = EpochLogs(tmp_path / "run.events")
+    first, second = running.open(HEADER), running.open(HEADER)
+    assert first is not None
+    assert second is not None
+    running.leave(first)
+    begin(tmp_path / "run.events", 1)
+    running.leave(second)
+    assert (tmp_path / "run.2.events").exists()
+    [record] = caplog.records
+    assert "run.2.events" in record.getMessage()
 
 
 def test_a_server_that_cannot_begin_its_log_removes_none(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-import re
 import secrets
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from headrace.catalog.event_log import EventLogWriter, remove_event_log
+from headrace.catalog.event_log import EventLogWriter, read_header, remove_event_log
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, EventLogHeader
@@ -60,12 +61,10 @@ class EpochLogs:
             return None
         path = epoch_path(self._path, self._opened)
         header = replace(header, run=self._run, number=self._opened)
+        before = _run_of(path)
         log = EventLogWriter(path, header, waits=False)
-        if self._opened == 1:
-            try:
-                _remove_later(path)
-            except OSError as error:
-                logger.warning("%s: logs of the run before may lie beside it: %s", path, error)
+        if self._opened == 1 and before:
+            _remove_later(path, before)
 
         def sink(event: AnyEvent) -> None:
             try:
@@ -104,11 +103,24 @@ class EpochLogs:
             _close(self._logs.popitem()[1].writer)
 
 
-def _remove_later(first: Path) -> None:
-    """Remove what the run before has left as its second and later logs."""
-    name = re.compile(rf"{re.escape(first.stem)}\.([2-9]|[1-9]\d+){re.escape(first.suffix)}")
+def _run_of(path: Path) -> str:
+    """Which run of a server has written the log that is there; empty: none that says so."""
+    with suppress(DocumentError):
+        return read_header(path).run
+    return ""
+
+
+def _remove_later(first: Path, run: str) -> None:
+    """Remove the later logs of the run whose first is replaced; what else has such a name is
+    somebody's, such as another server's log of a day."""
     removed = []
-    for path in sorted(path for path in first.parent.iterdir() if name.fullmatch(path.name)):
+    for path in sorted(first.parent.glob(f"{escape(first.stem)}.*{escape(first.suffix)}")):
+        try:
+            header = read_header(path)
+        except DocumentError:
+            continue
+        if header.run != run or path != epoch_path(first, header.number):
+            continue
         try:
             remove_event_log(path)
             removed.append(path.name)
