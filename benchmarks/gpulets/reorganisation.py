@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import PlacedTopology
-from headrace.dispatch.changes.migration import Epoch
 from headrace.domain.epochs import EpochLog
 from headrace.domain.events import AnyEvent
 from headrace.domain.plan import Plan

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import Device, PlacedTopology
-from headrace.dispatch.changes.migration import Epoch, How
+from headrace.dispatch.changes.migration import How
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.domain.events import Answered, AnyEvent
 from headrace.serving.engine.live_clock import LiveClock

@@ -4,6 +4,7 @@ Each side is one of three kinds, at least one of them not of pipelines.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from headrace.dispatch.changes.handover import Device, PlacedTopology
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, Arrived, Dispatched, Dropped, Loading, Opened
-from headrace.simulation.driver import JitteredDurations
+from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
 from headrace.simulation.offered.arrivals import Arrival
-from helpers.malleable import malleable_trace
+from headrace.start_times import Start
+from helpers.malleable import depth_route, malleable_trace
+from helpers.malleable import depths_topology as depths_of
 from helpers.provisioned import assert_memory_is_kept, provisioned_topology
-from helpers.topologies import random_topology
+from helpers.topologies import make_route, make_stage, make_topology, random_topology
 from property.test_migration_properties import events_of_a_sound_migration, schedule_faults
 
 SEEDS = range(30)
@@ -118,3 +121,48 @@ def test_requests_of_many_items_wait_and_are_opened_whole(old_kind: str) -> None
     assert [event.items for event in opened] == [3, 1, 2]
     assert {event.request for event in after if isinstance(event, Arrived)} == set(range(4, 10))
     assert len({event.request for event in after if isinstance(event, Answered)}) == 6
+
+
+@pytest.mark.parametrize("kinds", [*CHANGES, ("pipelines", "pipelines")], ids="-to-".join)
+def test_who_has_an_slo_is_served_beside_a_backlog_of_those_with_time(
+    kinds: tuple[str, str],
+) -> None:
+    """Work for seconds waits in the old plan: it begins to hold others up when that is nearly over,
+    and then for no longer than an SLO."""
+    hour_us, slo_us, one_us = 3_600_000_000, 200_000, 5_000
+    stage = make_stage([0], [one_us])
+    start = Start(1_000, one_us, 1_000, 0, 1, False, load99_us=1_000)
+    plain = make_topology([make_route(stage)], slo_us=slo_us)
+    topologies = {
+        "pipelines": plain,
+        "depths": depths_of([depth_route([one_us], [[0]])], slots=1, slo_us=slo_us),
+        "come-and-go": replace(
+            plain,
+            models=(replace(plain.models[0], start=start),),
+            memory_bytes=(1,),
+            copy_streams=(True,),
+            helpers=(-1,),
+            links=(0,),
+        ),
+    }
+    device: tuple[Device, ...] = (("n", "d", 0),)
+    old, new = (PlacedTopology(topologies[kind], device) for kind in kinds)
+    patient = [Arrival(at_us=0, model="m0", timeout_us=hour_us, priority=1)] * 600
+    urgent = [Arrival(at_us=at_us, model="m0") for at_us in range(20_000, 6_000_000, 20_000)]
+    later = [
+        Arrival(at_us=at_us, model="m0", timeout_us=hour_us, priority=1) for at_us in (60_000,)
+    ]
+    arrivals = sorted([*patient, *urgent, *later], key=lambda arrival: arrival.at_us)
+    policies = (KINDS[kinds[0]][0], KINDS[kinds[1]][0])
+    session = SimulatedMigration(old, new, policies, exact_durations)
+
+    session.run(arrivals, 50_000, "flush")
+
+    both = events_of_a_sound_migration(session, old, new, len(arrivals), "-to-".join(kinds))
+    due = {event.request: event.deadline_at_us for event in both if isinstance(event, Arrived)}
+    late = [e for e in both if isinstance(e, Answered) and e.at_us > due[e.request]]
+    dropped = [event for event in both if isinstance(event, Dropped)]
+    assert not late
+    assert len(dropped) <= 2, "those that came as the last one was answered"
+    patient_again = [e for e in session.logs()[1].events if isinstance(e, Arrived)]
+    assert any(event.deadline_at_us > hour_us for event in patient_again), "it waited"

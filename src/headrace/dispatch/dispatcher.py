@@ -152,8 +152,12 @@ class Dispatcher:
     # -- what others may ask -------------------------------------------------------------------
 
     @property
+    def accepted(self) -> Mapping[int, Request]:
+        """Requests that have no answer yet, by their ids."""
+        return self._requests
+
+    @property
     def in_flight(self) -> int:
-        """Accepted requests that have no answer yet."""
         return len(self._requests)
 
     @property

@@ -16,8 +16,9 @@ import numpy as np
 
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import PlacedTopology
-from headrace.dispatch.changes.migration import Epoch, How, Migration, only_flushed
+from headrace.dispatch.changes.migration import How, Migration, only_flushed
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.protocols import Clock

@@ -6,7 +6,7 @@ work only through its driver, hears of ends only through its reports, and copes 
 So a `DrainingDriver` stands in both ways, passes everything on, and keeps count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,9 @@ from headrace.domain.request import DropReason, Request
 
 class Dispatching(BatchReports, LoadReports, Protocol):
     """The part of `Dispatcher` that a `DrainingDriver` uses."""
+
+    @property
+    def accepted(self) -> Mapping[int, Request]: ...
 
     def on_arrival(self, request: Request) -> None: ...
 

@@ -5,6 +5,9 @@ lost to the old dispatcher when nothing of the old plan is left for them, and ga
 one then. Two ways:
 
 flush   the paper's: arrivals wait, everything accepted is answered, all devices change at once.
+        Not before all that is open is due within the longest SLO: whoever has more time waits for
+        the new plan, and for those that the old one has already it serves on. So nobody waits
+        longer than an SLO for others.
 drain   devices change hands step by step (`handover_steps`), and both plans serve meanwhile. Not
         for every plan (`only_flushed`).
 
@@ -18,10 +21,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import (
     Device,
-    PlacedTopology,
     handover_steps,
     slots_by_drain,
 )
@@ -48,66 +50,6 @@ def only_flushed(*plans: Plan) -> str | None:
     if any(plan.is_provisioned for plan in plans):
         return "plans of models that come and go (--provision)"
     return None
-
-
-class Epoch:
-    """One plan in service: where its slots are, and the driver that can drain them."""
-
-    def __init__(self, placed: PlacedTopology, draining: DrainingDriver) -> None:
-        self.placed = placed
-        self.draining = draining
-        self.ended: set[tuple[int, int]] = set()
-        """Pipelines that take no new batches any more."""
-
-    def rps(self, model: int) -> float:
-        """What the model's pipelines carry with the slots that serve now."""
-        topology = self.placed.topology
-        serving = {slot for slot in range(len(topology.slots)) if self.draining.serves(slot)}
-        return sum(
-            self.placed.pipeline_rps(model, pipeline, serving)
-            for pipeline in range(len(topology.models[model].routes))
-            if (model, pipeline) not in self.ended
-        )
-
-    @property
-    def groups_items(self) -> bool:
-        """Whether what one client asks at once is one request of many items."""
-        return self.placed.topology.is_malleable
-
-    def submit(self, items: Sequence[Request]) -> None:
-        """Hand over what one client asked at once."""
-        if self.groups_items:
-            self.draining.submit_items(items)
-        else:
-            for request in items:
-                self.draining.submit(request)
-
-    def has_a_way(self, model: int) -> bool:
-        """Whether a pipeline of the model lacks no stage for workers that cannot load or are
-        lost; slots that are not in service yet count as sound."""
-        return any(
-            not any(all(map(self.draining.is_out, stage.slots)) for stage in route.stages)
-            for route in self.placed.topology.models[model].routes
-        )
-
-    def has_failed_stage(self, model: int) -> bool:
-        """Whether a stage of the model has no worker in any of its slots that are in service."""
-        return any(
-            any(map(self.draining.is_out, stage.slots))
-            and not any(map(self.draining.serves, stage.slots))
-            for route in self.placed.topology.models[model].routes
-            for stage in route.stages
-        )
-
-    def has_room(self, model: int) -> bool:
-        """Whether fewer requests wait than a batch for every slot where pipelines begin."""
-        routes = self.placed.topology.models[model].routes
-        room = sum(
-            route.batch_size * max(1, sum(map(self.draining.serves, route.stages[0].slots)))
-            for pipeline, route in enumerate(routes)
-            if (model, pipeline) not in self.ended
-        )
-        return self.draining.waiting(model) < room
 
 
 class HandoverStep:
@@ -230,18 +172,23 @@ class Migration:
         self._not_before_us = 0
         self._held: list[list[tuple[Request, ...]]] = [[] for _ in new.placed.topology.models]
         """By model; in each entry what the new plan is handed at once."""
+        self._held_ids: set[int] = set()
         self._to_come: set[int] = set()
         """Slots of the new plan that are being made ready."""
         self._unwanted: set[int] = set()
         self._share: dict[str, float] = {}
-        self._patience_us = min(
-            model.slo_us for epoch in (old, new) for model in epoch.placed.topology.models
-        )
+        slos_us = [model.slo_us for epoch in (old, new) for model in epoch.placed.topology.models]
+        self._patience_us, self._longest_us = min(slos_us), max(slos_us)
+        self._serves_on = how == "flush"
+        """The old plan takes what has not more time than an SLO."""
+        self._patient: list[Request] = []
+        """Of a flush: open requests of the old plan that had more when it began; the one with most
+        time first."""
 
     @property
     def held(self) -> int:
         """Requests that wait for the new plan's first slots."""
-        return sum(len(items) for held in self._held for items in held)
+        return len(self._held_ids)
 
     def start(self) -> None:
         """Begin. Devices that only the new plan uses serve at once."""
@@ -254,6 +201,8 @@ class Migration:
             self._todo = [
                 tuple(dict.fromkeys((*self.old.placed.devices, *self.new.placed.devices)))
             ]
+            accepted = self.old.draining.dispatcher.accepted.values()
+            self._patient = sorted(accepted, key=lambda each: -each.deadline_at_us)
         self.steps = tuple(self._todo)
         self.old.draining.on_change = self.new.draining.on_change = self._advance
         self._clock.call_at(self._clock.now_us(), self._advance)
@@ -264,8 +213,10 @@ class Migration:
         """Which plan the next request of a model of the new plan is for."""
         number, other = self.old.placed.number(model), self.new.placed.number(model)
         assert other is not None, f"model {model!r} is not in the new plan"
-        if number is None or self._is_flushing:
+        if number is None or (self._is_flushing and not self._serves_on):
             return self.new
+        if self._is_flushing:
+            return self.old
         before_rps, after_rps = self.old.rps(number), self.new.rps(other)
         if before_rps == 0:
             return self.new
@@ -284,27 +235,39 @@ class Migration:
     def submit(self, epoch: Epoch, items: Sequence[Request]) -> None:
         """Take what one client asked at once, with `epoch`'s index of its model and one deadline;
         each item is answered or refused once."""
-        groups = [tuple(items)] if epoch.groups_items else [(each,) for each in items]
-        for group in groups:
+        if epoch is self.old and self._can_wait(items[0]):
+            epoch, items = self.new, _renumbered(items, self.old, self.new)
+        for group in epoch.groups(items):
             model, deadline_at_us = group[0].model, group[0].deadline_at_us
             if epoch is self.old or not self._must_hold(model):
                 epoch.submit(group)
             else:
                 # Not to the dispatcher yet: it would refuse what the slots to come can answer.
                 self._held[model].append(group)
+                self._held_ids.update(request.id for request in group)
                 self._clock.call_at(deadline_at_us, partial(self._release, model))
 
     def cancel(self, request_id: int) -> None:
         """The client of a request of either plan went away."""
         self.old.draining.dispatcher.cancel(request_id)
         self.new.draining.dispatcher.cancel(request_id)
-        held = (request.id for held in self._held for items in held for request in items)
-        if request_id in held:
+        if request_id in self._held_ids:
             self._unwanted.add(request_id)
 
     @property
     def _is_flushing(self) -> bool:
         return self.how == "flush" and not self.done
+
+    def _can_wait(self, request: Request) -> bool:
+        """Whether a request for the old plan, which is to be flushed, has time for the new one."""
+        if not self._is_flushing or self.held >= HELD_MAX:
+            return False
+        name = self.old.placed.topology.models[request.model].name
+        number = self.new.placed.number(name)
+        return number is not None and self._has_time(request) and not self._is_hopeless(number)
+
+    def _has_time(self, request: Request) -> bool:
+        return request.deadline_at_us > self._clock.now_us() + self._longest_us
 
     def _must_hold(self, model: int) -> bool:
         if self.done or self.held >= HELD_MAX or self._is_hopeless(model):
@@ -351,13 +314,13 @@ class Migration:
         number = self.old.placed.number(self.new.placed.topology.models[model].name)
         return 0.0 if number is None else self.old.rps(number)
 
-    def _let_go(self, epoch: Epoch, items: Sequence[Request]) -> None:
+    def _let_go(self, epoch: Epoch, group: Sequence[Request]) -> None:
+        self._held_ids.difference_update(request.id for request in group)
         if epoch is self.old:
-            number = self.old.placed.number(self.new.placed.topology.models[items[0].model].name)
-            assert number is not None, "the old plan has room for it"
-            items = [replace(request, model=number) for request in items]
-        epoch.submit(items)
-        for request_id in self._unwanted.intersection(request.id for request in items):
+            group = _renumbered(group, self.new, self.old)
+        for each in epoch.groups(group):
+            epoch.submit(each)
+        for request_id in self._unwanted.intersection(request.id for request in group):
             self._unwanted.discard(request_id)
             epoch.draining.dispatcher.cancel(request_id)
 
@@ -395,10 +358,23 @@ class Migration:
             return False  # what the last step has held up goes first
         if self._is_risky():
             return False
-        if self._is_flushing and self.old.draining.open_requests:
+        if self._is_flushing and not self._is_empty():
             return False
         self._step = HandoverStep(self.old, self._todo.pop(0), emptied=self._is_flushing)
         return True
+
+    def _is_empty(self) -> bool:
+        """Of a flush: whether the old plan has no request left; it takes none any more as soon as
+        all that it has are due within an SLO."""
+        accepted = self.old.draining.dispatcher.accepted
+        while self._patient and self._serves_on:
+            last = self._patient[0]
+            if last.id in accepted and self._has_time(last):
+                self._clock.call_at(last.deadline_at_us - self._longest_us, self._advance)
+                return False
+            del self._patient[0]
+        self._serves_on = False
+        return not self.old.draining.open_requests
 
     def _is_risky(self) -> bool:
         """Whether the old plan still carries a model that the new one may be unable to: a stage
@@ -456,3 +432,10 @@ class Migration:
         for model in range(len(self._held)):
             self._release(model, everything=True)
         self._on_done()
+
+
+def _renumbered(items: Sequence[Request], of: Epoch, to: Epoch) -> list[Request]:
+    """Requests with a model's index in another plan, which has it."""
+    number = to.placed.number(of.placed.topology.models[items[0].model].name)
+    assert number is not None, "a plan is chosen among those with the model"
+    return [replace(request, model=number) for request in items]

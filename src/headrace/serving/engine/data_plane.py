@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import PlacedTopology
-from headrace.dispatch.changes.migration import Epoch
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import ModelRoutes, Topology

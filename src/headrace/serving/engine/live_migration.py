@@ -150,8 +150,12 @@ class LiveMigration:
     async def switch(self) -> MigrationReport:
         """Let devices change hands; returns when the old plan has nothing left."""
         self._began_at_us = self._clock.now_us()
-        self._old_plane.room.open()
         self.core.start()
+        if self.how == "flush":
+            for request in self._old_plane.room.leave():
+                self.core.submit(self._old_plane.epoch, (request,))
+        else:
+            self._old_plane.room.open()
         try:
             await self._over.wait()
         finally:

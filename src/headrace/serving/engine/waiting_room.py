@@ -166,6 +166,15 @@ class WaitingRoom:
         self._open = True
         self._fill()
 
+    def leave(self) -> list[Request]:
+        """Nobody waits here any more, for good; returns who did and is wanted, in order."""
+        self._open = True
+        entries = sorted(entry for line in self._lines.values() for entry in line)
+        found = [entry[3] for entry in entries if entry[2] in self._waiting]
+        self._waiting.clear()
+        self._fill()
+        return [request for request in found if self._wanted(request.id)]
+
     # -- the window ------------------------------------------------------------------------------
 
     def _learn(self, request: Request, refused: DropReason | None, now_us: int) -> None:
