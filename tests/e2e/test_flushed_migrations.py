@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.dispatch.protocols import OpenSink
 from headrace.domain.events import AnyEvent, Loading, Opened, Ran
 from headrace.planning import solve
 from headrace.serving.core.counters import ModelCounters
-from headrace.serving.engine.inference import Answer
+from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
 from helpers.left_behind import children, nothing_left_of
@@ -78,12 +78,13 @@ def test_one_more_model_comes_and_goes_and_what_is_counted_goes_on(
         await engine.start()
         try:
 
-            async def ask(number: int, models: int = 3) -> None:
-                name = f"m{number % models}"
+            async def ask(number: int, names: Sequence[str] = ("m0", "m1")) -> None:
+                name = names[number % len(names)]
                 answer = await send(engine, name, rows)
                 np.testing.assert_allclose(rows_of(answer), expected(tmp_path, name, rows), 1e-5)
 
             await ask(0)
+            engine.unload_model("m2")
             first = {each.model: each.begun for each in engine.status().loads}
             follows = as_next(provisioned(tmp_path, models=4, room=room))
             move = asyncio.ensure_future(engine.migrate(follows, open_sink=opening(logs[1])))
@@ -91,7 +92,12 @@ def test_one_more_model_comes_and_goes_and_what_is_counted_goes_on(
             report = move.result()
             assert (report.how, report.steps, report.preloaded) == ("flush", 1, True)
             for number in range(8):
-                await ask(number, models=4)
+                await ask(number, ("m0", "m1", "m3"))
+            refused = await send(engine, "m2", rows)
+            assert isinstance(refused, Refusal), "what was unloaded under the plan before"
+            assert "it was unloaded" in refused.message
+            await engine.load_model("m2")
+            await ask(0, ("m2",))
             status = engine.status()
             begun = {each.model: each.begun for each in status.loads}
             events = [event for log in logs for event in log]

@@ -21,7 +21,7 @@ def test_a_shift_that_lasts_gives_the_new_shares_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"a": 200, "b": 200}, {"a": 100, "b": 300}, {}], ids=["planned", "other side", "few"]
+    "other", [{"a": 200, "b": 200}, {"a": 100, "b": 300}], ids=["planned", "other side"]
 )
 def test_one_other_period_begins_the_count_anew(other: dict[str, int]) -> None:
     watch = watch_of(EVEN)
@@ -31,12 +31,18 @@ def test_one_other_period_begins_the_count_anew(other: dict[str, int]) -> None:
     assert [watch.add(SHIFTED) for _ in range(PERIODS - 1)] == [None] * (PERIODS - 1)
 
 
-@pytest.mark.parametrize(
-    "arrivals", [{"a": 4_000, "b": 4_000}, {"a": 110, "b": 90}, {"a": 30, "b": 10}, {}]
-)
-def test_more_load_small_shifts_and_few_requests_change_nothing(arrivals: dict[str, int]) -> None:
+@pytest.mark.parametrize("arrivals", [{"a": 4_000, "b": 4_000}, {"a": 110, "b": 90}, {}])
+def test_more_load_small_shifts_and_none_change_nothing(arrivals: dict[str, int]) -> None:
     watch = watch_of(EVEN)
     assert [watch.add(arrivals) for _ in range(3 * PERIODS)] == [None] * (3 * PERIODS)
+
+
+def test_quiet_times_take_nothing_from_what_was_counted() -> None:
+    """For a period of 64 requests, which the model that is asked for more fills."""
+    watch = watch_of(EVEN)
+    looks = [{"a": 24, "b": 8}, {}, {"a": 3, "b": 1}] * 3 * PERIODS
+    said = [shares for shares in map(watch.add, looks) if shares is not None]
+    assert said == [{"a": 0.75, "b": 0.25}]
 
 
 def test_a_model_that_nobody_asks_for_is_planned_for_its_floor_and_stays_there() -> None:

@@ -166,6 +166,7 @@ def test_loads_are_measured_by_model() -> None:
     counts.note_batches(5, host_layers=2)
     counts.note_batches(5, host_layers=2)
     counts.note_batches(7, host_layers=3)
+    counts.note_batches(1_000, host_layers=0)
     bench = Bench(engine_of("a"))
     row = LoadStatus(
         model="a",

@@ -12,8 +12,6 @@ from headrace.serving.changes.chance import may_be_chance
 PERIODS = 6
 """The ratio must be off in each of so many periods in a row, not only on average: a burst is no
 shift."""
-LEAST_REQUESTS = 50
-"""In a period; fewer say little of a ratio."""
 PERIOD_SIGMAS = 2.0
 """A model's period lasts until `fraction` of the requests that came for it, or were to be expected,
 is so many standard deviations of a Poisson count. Of a model that is asked rarely every short
@@ -49,9 +47,6 @@ class LoadWatch:
         {'a': 0.75, 'b': 0.25}
         """
         counts = Counter({name: arrivals.get(name, 0) for name in self._planned})
-        if counts.total() < LEAST_REQUESTS:
-            self._begin()
-            return None
         for name, run in self._runs.items():
             run.period += counts
             if max(run.period[name], self._expected(name, run.period)) >= self._enough:

@@ -429,7 +429,8 @@ class Engine:
                     self._leave_sink(sink)
                 raise
             self._stop_moderation()
-            former.loads()  # host layers of its batches are counted as it has them
+            former.note_batches()
+            fresh.note_batches(ran_here=False)
             self._former, self._current = former, fresh
             self._sink = sink
             self.models = fresh.models

@@ -83,6 +83,8 @@ class ModelWeights:
         files: Sequence[LoadableModel | None],
         loads: Sequence[Mapping[int, Load]],
         links: Sequence[WeightsLink],
+        unloaded: set[str] | None = None,
+        *,
         counts: Sequence[LoadCounts] | None = None,
         moved_bytes: Sequence[int] = (),
     ) -> None:
@@ -92,6 +94,7 @@ class ModelWeights:
             files: of each; None: what runs it reads none.
             loads: of each slot, model -> what its worker is told, but for where the files are.
             links: of each slot.
+            unloaded: names of models that somebody does not want to be served; kept. None: none.
             counts: of each model, added to; None: from 0.
             moved_bytes: by a load of each model; none: not known.
         """
@@ -100,8 +103,7 @@ class ModelWeights:
         self._held: list[dict[int, LoadOrder | None]] = [{} for _ in links]
         """Of each slot, model -> the load under way; None: it is there."""
         self._faults: dict[int, str] = {}
-        self._unloaded: set[int] = set()
-        """Models that somebody does not want to be served."""
+        self._unloaded = set[str]() if unloaded is None else unloaded
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
         self.counts = tuple(counts or (LoadCounts() for _ in self.names))
@@ -120,7 +122,10 @@ class ModelWeights:
         }
 
     def shut_faulty(self) -> None:
-        """Tell the dispatcher what `check` has found."""
+        """Tell the dispatcher what `check` has found, and what was unloaded before."""
+        for model, name in enumerate(self.names):
+            if name in self._unloaded:
+                self.gate.shut(model)
         for model, fault in self._faults.items():
             logger.error("model %s is not available: %s", self.names[model], fault)
             self.gate.shut(model)
@@ -200,7 +205,7 @@ class ModelWeights:
 
     def fault(self, model: int) -> str:
         """Why requests of it are refused; empty: they are not."""
-        if model in self._unloaded:
+        if self.names[model] in self._unloaded:
             return "it was unloaded"
         return self._faults.get(model, "")
 
@@ -226,7 +231,7 @@ class ModelWeights:
             fault = await asyncio.to_thread(self._fault_of, model)
         finally:
             self._checking.discard(model)
-        self._unloaded.discard(model)
+        self._unloaded.discard(self.names[model])
         if fault:
             self._note_fault(model, fault)
             self.gate.shut(model)
@@ -238,5 +243,5 @@ class ModelWeights:
     def unload_model(self, model: int) -> None:
         """Refuse requests of the model until `load_model`; what is promised is still run, and its
         weights leave all slots behind that."""
-        self._unloaded.add(model)
+        self._unloaded.add(self.names[model])
         self.gate.shut(model)

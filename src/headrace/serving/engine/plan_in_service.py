@@ -105,6 +105,8 @@ class ServiceOptions:
     """See `DataPlane`."""
     load_counts: Mapping[str, LoadCounts] = field(default_factory=lambda: defaultdict(LoadCounts))
     """By model; makes those that are missing."""
+    unloaded: set[str] = field(default_factory=set)
+    """Models that somebody does not want to be served, whatever plan has them."""
     cluster: ClusterAddresses | None = None
     """The machines that the plan's nodes are; None: this one stands in for all of them."""
 
@@ -284,7 +286,11 @@ class PlanInService:
         names = [deployment.model for deployment in served.plan.deployments]
         counts = [self._options.load_counts[name] for name in names]
         moved_bytes = self.header.resident_bytes
-        weights = ModelWeights(names, files, loads, supervisor.slots, counts, moved_bytes)
+        weights = ModelWeights(
+            *(names, files, loads, supervisor.slots, self._options.unloaded),
+            counts=counts,
+            moved_bytes=moved_bytes,
+        )
         await asyncio.to_thread(weights.check, len(cores))
         return weights
 
@@ -293,12 +299,10 @@ class PlanInService:
         weights = self.weights
         if weights is None:
             return ()
+        self.note_batches()
         found = []
         for model, deployment in enumerate(self.served.plan.deployments):
-            counts, start = weights.counts[model], deployment.start
-            if self._options.counts is not None and start is not None:
-                batches = self._options.counts[deployment.name].batches
-                counts.note_batches(sum(batches.values()), len(start.host))
+            counts = weights.counts[model]
             found.append(
                 LoadStatus(
                     model=deployment.model,
@@ -313,6 +317,19 @@ class PlanInService:
                 )
             )
         return tuple(found)
+
+    def note_batches(self, *, ran_here: bool = True) -> None:
+        """Count the host layers of what has run since the last call, of models that come and go.
+
+        Args:
+            ran_here: False: it ran under another plan, which has counted it.
+        """
+        known, loads = self._options.counts, self._options.load_counts
+        for deployment in self.served.plan.deployments:
+            if known is not None and deployment.start is not None:
+                batches = sum(known[deployment.name].batches.values())
+                layers = len(deployment.start.host) if ran_here else 0
+                loads[deployment.name].note_batches(batches, layers)
 
     async def start(self, slots: Sequence[int] | None = None) -> None:
         """Start the workers of these slots, or of all, and wait until they have loaded.
