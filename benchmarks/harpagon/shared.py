@@ -21,7 +21,7 @@ from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import Profile
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
-from headrace.planning.apps.bill.planner import devices_of
+from headrace.planning.apps.bill.case import devices_of
 from headrace.planning.apps.bill.search import LeastBill
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.apps.worst_cases import even_session, keep_worst_cases

@@ -17,6 +17,7 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
+from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
 from headrace.planning.apps.bill.planner import whole_devices_bound
 from headrace.planning.apps.explain import explain
@@ -25,8 +26,8 @@ from headrace.reporting.plan_table import claims_table
 from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 from headrace.simulation.apps.headroom import attained
 from headrace.verify import verify
-from helpers.apps import make_app_problem, on_gateways_cores
-from helpers.problems import make_profile
+from helpers.apps import make_app_problem, make_chain_problem, on_gateways_cores
+from helpers.problems import make_cluster, make_profile
 
 ONE_T4 = {"T4": 1, "A100": 1}
 
@@ -114,6 +115,48 @@ def test_a_stock_that_lacks_the_cheapest_devices_gives_a_plan_with_others() -> N
 
     assert sum(slot.device == "T4" for slot in plan.slots) <= 2
     assert plan.stopped == "heuristic", "the search ended by itself, and proves nothing"
+
+
+def _in_twos(
+    devices: dict[str, int], apps: int = 4, shares: tuple[Fraction, ...] = (Fraction(1),)
+) -> Problem:
+    """Apps of one module each, of which two share a device of any type, and never three."""
+    base = make_chain_problem(slo_ms=40, gpus=1, rate_rps=40, calls=(1.0,))
+    profile, (app,) = base.profiles["ssd"], base.apps
+    (row,) = profile.block_times[0].p50_us
+    times = tuple(
+        BlockTimes(device=device, share=share, p50_us=(part,), p99_us=(part,))
+        for device in devices
+        for share in shares
+        for part in [tuple(int(us / share) for us in row)]
+    )
+    return replace(
+        base,
+        cluster=make_cluster({"n": devices}, shares=shares, prices={"a": 1.5, "b": 2.0}),
+        profiles={"ssd": replace(profile, block_times=times)},
+        apps=tuple(replace(app, name=f"app{i}") for i in range(apps)),
+    )
+
+
+@pytest.mark.parametrize("devices", [{"a": 1, "b": 1}, {"a": 1, "b": 3}, {"a": 1, "b": 9}], ids=str)
+def test_devices_that_nothing_needs_make_no_plan_dearer(devices: dict[str, int]) -> None:
+    """Whatever the one "a" is charged, two of "a" or two of "b" cost no more than one of each."""
+    plan = planned(_in_twos(devices))
+
+    assert plan.objective == pytest.approx(3.5)
+    assert plan.bound is not None
+    assert plan.bound > 3.45
+
+
+def test_a_plan_is_bounded_where_parts_of_devices_make_none() -> None:
+    """Three halves do not fit one device; two modules in turns do."""
+    problem = _in_twos({"a": 1}, apps=2, shares=(Fraction(1), Fraction(1, 2)))
+    assert solve(replace(problem, options=replace(problem.options, bill="fraction"))).plan is None
+
+    plan = planned(problem)
+
+    assert plan.objective == plan.bound == pytest.approx(1.5)
+    assert plan.stopped == "optimal"
 
 
 def test_eight_small_models_share_one_device() -> None:

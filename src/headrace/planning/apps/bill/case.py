@@ -315,3 +315,12 @@ def bill_of(modules: Sequence[ModuleBill]) -> float:
     turns = [module.turn for module in modules if module.turn]
     shared = {turn.slot: turn.batches[0].price for turn in turns}
     return sum(module.own_price for module in modules) + sum(shared.values())
+
+
+def devices_of(modules: Sequence[ModuleBill]) -> list[str]:
+    """The type of every device used."""
+    whole = [
+        e.candidate.device for m in modules for e in m.entries for _ in range(round(e.machines))
+    ]
+    shared = {m.turn.slot: m.turn.batches[0].device for m in modules if m.turn}
+    return whole + list(shared.values())

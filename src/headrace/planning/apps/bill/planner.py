@@ -1,41 +1,29 @@
 """Problem -> PlanResult: apps on the cheapest whole devices (decision 0044).
 
 What `least-cost` finds by the fraction comes first: its devices are the price to beat, and its
-plan is the answer where sharing and other budgets are no cheaper. Where the devices found are more
-than the cluster has, those that lack get a charge on top of their price and the search is
-repeated; what is charged is taken off the bound (Lagrange)."""
+plan is the answer where sharing and other budgets are no cheaper."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil, inf
+from dataclasses import replace
+from math import inf
 
 from msgspec.structs import replace as changed
 
-from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Plan, PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.budgets import SAME
-from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
+from headrace.planning.apps.bill.case import ModuleBill, devices_of
+from headrace.planning.apps.bill.of_problem import bill_case
 from headrace.planning.apps.bill.refusal import Found, Refusal
 from headrace.planning.apps.bill.search import least_devices_bill
+from headrace.planning.apps.bill.stock import InStock, StockSearch
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase, app_case
 from headrace.planning.common.deadline import Deadline
-
-CHARGES = 16
-"""Rounds of charging device types that lack."""
-
-Charges = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    modules: tuple[ModuleBill, ...]
-    bill: float
 
 
 def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
@@ -53,7 +41,9 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
         return by_fraction if today is None else _kept(today, by_fraction, began)
     most = inf if today is None or today.cost_per_hour is None else today.cost_per_hour
     start = _start_price(problem) if most == inf else most
-    found, bound = _within_stock(problem, cases, start, ends_at)
+    search = StockSearch(problem, cases, start, ends_at)
+    search.run()
+    found, bound = search.best, search.bound
     if found is None and today is None:
         certain = _excludes(bound, start, cases)
         refusal = Refusal(
@@ -68,7 +58,7 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
         )
     if _offers_parts(cases):
         # Parts of devices stand in no shared slot; what they cost at least bounds them.
-        bound = min(bound, by_fraction.bound or 0.0)
+        bound = min(bound, max(by_fraction.bound or 0.0, _bound_with_parts(problem, cases)))
     apart = apart_bill(problem, cases, ends_at)
     runtime_s = by_fraction.runtime_s + time.perf_counter() - began
     # Where devices are short the search may end without a proof long before its limit.
@@ -96,10 +86,11 @@ def _search(problem: Problem, limit: Deadline) -> Found:
     cases = [app_case(problem, app) for app in problem.apps]
     most = _start_price(problem)
     ends_at = time.perf_counter() + limit.left_s
-    found, bound = _within_stock(problem, cases, most, ends_at)
-    if found is None:
-        return Found(devices=None, certain=_excludes(bound, most, cases))
-    return Found(devices=Counter(devices_of(found.modules)), certain=True)
+    search = StockSearch(problem, cases, most, ends_at)
+    search.run(first_will_do=True)
+    if search.best is None:
+        return Found(devices=None, certain=_excludes(search.bound, most, cases))
+    return Found(devices=Counter(devices_of(search.best.modules)), certain=True)
 
 
 def _excludes(bound: float, most: float, cases: Sequence[AppCase]) -> bool:
@@ -124,101 +115,10 @@ def _kept(today: Plan, by_fraction: PlanResult, began: float) -> PlanResult:
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=runtime_s)
 
 
-def bill_case(
-    problem: Problem, cases: Sequence[AppCase], charges: Charges | None = None
-) -> BillCase:
-    """A problem's apps as the search reads them, device types that lack charged."""
-    modules = [
-        (app.module(module.name), app)
-        for app, case in zip(problem.apps, cases, strict=True)
-        for module in case.modules
-    ]
-    profiles = [problem.profiles[module.model] for module, _ in modules]
-    costs = cost_model(problem.profiles)
-    utilisation = {k.name: k.max_utilisation for k in problem.cluster.device_types}
-
-    def turn_us(module: int, candidate: Candidate) -> int:
-        shares = shares_gateway_cores(problem.cluster, candidate.device)
-        each_us = costs.gateway_on_slot_us(modules[module][0].model) if shares else 0
-        busy_us = candidate.duration_us + each_us * candidate.batch
-        return ceil(busy_us / utilisation[candidate.device] - 1e-9)
-
-    return BillCase.of(
-        [_charged(case, charges or {}) for case in cases],
-        weights_bytes=[profile.weights_bytes(0, len(profile.blocks)) for profile in profiles],
-        memory_bytes={
-            kind.name: kind.memory_bytes
-            for kind in problem.cluster.device_types
-            if kind.memory_bytes is not None
-        },
-        turn_us=turn_us,
-        gap_us=[
-            module.code_us + ceil(module.fan_out.mean * costs.gateway_us(module.model))
-            if any(after == module.name for _, after in app.edges)
-            else 0
-            for module, app in modules
-        ],
-    )
-
-
-def _charged(case: AppCase, charges: Charges) -> AppCase:
-    return replace(
-        case,
-        modules=tuple(
-            ModuleCase.of(
-                module.name,
-                module.rate_rps,
-                [replace(c, price=c.price + charges.get(c.device, 0.0)) for c in module.candidates],
-            )
-            for module in case.modules
-        ),
-    )
-
-
 def _start_price(problem: Problem) -> float:
     """More than all devices of the cluster cost."""
     prices = {kind.name: kind.price_per_hour or 0.0 for kind in problem.cluster.device_types}
     return 1 + sum(problem.cluster.count(name) * price for name, price in prices.items()) * 2
-
-
-def _within_stock(
-    problem: Problem, cases: Sequence[AppCase], most: float, ends_at: float
-) -> tuple[_Found | None, float]:
-    """The cheapest found that the cluster has devices for, and the best bound."""
-    stock = {kind.name: problem.cluster.count(kind.name) for kind in problem.cluster.device_types}
-    prices = {kind.name: kind.price_per_hour or 0.0 for kind in problem.cluster.device_types}
-    charges: Charges = {}
-    best: _Found | None = None
-    bound = 0.0
-    for _ in range(CHARGES):
-        allowance = sum(charge * stock[name] for name, charge in charges.items())
-        case = bill_case(problem, cases, charges)
-        found = least_devices_bill(case, (most + allowance) * (1 + 2 * SAME), ends_at)
-        bound = max(bound, found.bound - allowance)
-        if found.modules is None:
-            break
-        modules = tuple(module.at_prices(prices) for module in found.modules)
-        used = Counter(device for device in devices_of(modules))
-        lacking = [name for name, count in used.items() if count > stock[name]]
-        if not lacking:
-            bill = bill_of(modules)
-            if best is None or bill < best.bill:
-                best = _Found(modules=modules, bill=bill)
-            break
-        for name in lacking:
-            charges[name] = 2 * charges.get(name, 0.0) or prices[name] / 8
-        if time.perf_counter() > ends_at:
-            break
-    return best, min(bound, best.bill) if best else min(bound, most)
-
-
-def devices_of(modules: Sequence[ModuleBill]) -> list[str]:
-    """The type of every device used."""
-    whole = [
-        e.candidate.device for m in modules for e in m.entries for _ in range(round(e.machines))
-    ]
-    shared = {m.turn.slot: m.turn.batches[0].device for m in modules if m.turn}
-    return whole + list(shared.values())
 
 
 def apart_bill(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> float:
@@ -232,6 +132,30 @@ def whole_devices_bound(problem: Problem) -> float:
     """A price per hour that no plan on whole devices stays below, whatever turns its modules take
     (decision 0077); infinite: no plan on whole devices meets the SLOs."""
     return least_bill(bill_case(problem, [app_case(problem, app) for app in problem.apps]))
+
+
+def _bound_with_parts(problem: Problem, cases: Sequence[AppCase]) -> float:
+    """A price per hour that no plan stays below whose modules have parts of devices as well.
+
+    For the bound, which is a sum of devices' seconds, a part of a device is a device that does as
+    much of a request in a part of the time.
+    """
+
+    def whole(part: Candidate) -> Candidate:
+        share = float(part.share)
+        return replace(part, share=WHOLE, price=part.price / share, rate_rps=part.rate_rps / share)
+
+    wholes = [
+        replace(
+            case,
+            modules=tuple(
+                ModuleCase.of(m.name, m.rate_rps, list(map(whole, m.candidates)))
+                for m in case.modules
+            ),
+        )
+        for case in cases
+    ]
+    return least_bill(bill_case(problem, wholes))
 
 
 def _per_app(
@@ -268,7 +192,7 @@ def _as_billed(
     )
 
 
-def _binding(found: _Found, apart: float, today: Plan | None) -> str:
+def _binding(found: InStock, apart: float, today: Plan | None) -> str:
     """
     Args:
         today: the plan by the fraction; None: there is none that the cluster has devices for.
