@@ -257,7 +257,7 @@ def test_a_models_own_margin_holds_for_it_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "beside_bytes", [MEMORY * 100, MEMORY * 29 // 32], ids=["unknown", "too small"]
+    "beside_bytes", [MEMORY * 100, MEMORY * 69 // 80], ids=["unknown", "too small"]
 )
 def test_devices_that_no_model_can_run_on_are_no_room_for_them(
     beside_bytes: int, tmp_path: Path
@@ -293,7 +293,7 @@ cluster:
 models:
   - {{name: m0, profile: m0.profile.json, slo_ms: 100}}
   - {{name: m1, profile: m1.profile.json, slo_ms: 100}}
-options: {{margin: 0.0, provision: exact}}
+options: {{margin: 0.0, provision: pipeswitch}}
 """
     )
     ended = CliRunner().invoke(app, ["plan", str(path), "-o", str(tmp_path / "plan.json")])

@@ -1,58 +1,27 @@
-"""Plans of more models than memory: every model may run on every device, and is brought there when
-it is asked for.
+"""Plans of more models than memory: every model may run on every device of one type, and is brought
+there when it is asked for.
 
-Which devices: all of the cluster, or as few as carry the rates. Per model, one device type: the one
-on which it starts soonest. What all devices carry:
-
-    execution   sum of r_i (absent_i exec_i + (1 - absent_i) batch_i)  <=  slots x max_utilisation
-    copies      sum of r_i absent_i load_i (twice with a helper)       <=  links x max_utilisation
-
-with absent_i as for LRU and random arrivals (`residents`), which the dispatcher's own eviction is
-meant to improve on, and times by medians. Where a device has no copy stream, a start takes it
-whole. Every start must be over within the latency budget.
+Which devices: all of the cluster, or as few of one type as carry the rates. On which type each
+model is, `types_of_models` looks for; what all devices carry then, `carrying` says. Every start
+must be over within the latency budget.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from headrace.cost import TimedStage, cost_model
 from headrace.domain.errors import DocumentError
-from headrace.domain.layers import LayerTimes, Residency
 from headrace.domain.plan import Deployment, Pipeline, PlanResult, Slot, Stage
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.provisioning.planners import NEED_HELPER, Start
-from headrace.planning.provisioning.refusal import refuse_rates, refuse_start
-from headrace.planning.provisioning.residency import stated
-from headrace.planning.provisioning.residents import absent_shares, usable_bytes
-from headrace.planning.provisioning.served import plan_served_start
-from headrace.start_times import predicted_start, with_host_layers
-from headrace.starts import chain_of
+from headrace.planning.provisioning.carrying import devices_enough, weight_of
+from headrace.planning.provisioning.placing import Placed
+from headrace.planning.provisioning.planners import NEED_HELPER
+from headrace.planning.provisioning.refusal import refuse_rates
+from headrace.planning.provisioning.types_of_models import OnTypes, on_types
 
 DEFAULT = "exact"
-COLD_SHARES = (1.0, 0.3, 0.1, 0.03, 0.0)
-"""Parts of requests that are starts, for which layers are placed."""
-US_PER_S = 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    """A model on its kind of device."""
-
-    demand: Demand
-    device: str
-    share: Fraction
-    residency: Residency
-    batch_us: tuple[int, int]
-    """p50 and p99 of a batch of one, once it is loaded."""
-    exec_us: int
-    load_us: int
-    links: int
-    held_bytes: int
-    working_bytes: int
 
 
 def fits(problem: Problem) -> bool:
@@ -96,26 +65,10 @@ def plan_provisioned(problem: Problem) -> PlanResult:
     deadline = Deadline(problem.options.time_limit_s)
     _check(problem)
     planner = problem.options.provision or DEFAULT
-    best, best_us = None, 0.0
-    refusal = ""
-    # Which layers stay on the host hangs on how many requests are starts, and that on how much
-    # memory the others take: each part is tried, and the least mean time of a request is taken.
-    for part in COLD_SHARES if planner.startswith("exact") else COLD_SHARES[:1]:
-        found = [_place(problem, demand, planner, part) for demand in problem.demands]
-        placed = [each for each in found if isinstance(each, _Placed)]
-        if len(placed) < len(found):
-            # Layers placed for few starts may start too late, where those for many do not.
-            refusal = refusal or "\n".join(each for each in found if isinstance(each, str))
-            continue
-        if without_room := _without_room(problem, placed):
-            refusal = refusal or without_room
-            continue
-        mean_us = _mean_us(problem, placed)
-        if best is None or mean_us < best_us:
-            best, best_us = placed, mean_us
-    if best is None:
-        return _refused(refusal, deadline)
-    return _carried(problem, planner, best, deadline)
+    found = on_types(problem, planner, deadline)
+    if isinstance(found, str):
+        return _refused(found, deadline)
+    return _planned(problem, planner, found, deadline)
 
 
 def _check(problem: Problem) -> None:
@@ -167,276 +120,79 @@ def _check_helpers(problem: Problem) -> None:
             )
 
 
-# -- one model ------------------------------------------------------------------------------------
-
-
-def _place(problem: Problem, demand: Demand, planner: str, cold_share: float) -> _Placed | str:
-    """Where it starts soonest; or why nowhere."""
-    best, refusals = None, []
-    for times in _timed(problem, demand):
-        found = _on(problem, demand, times, planner, cold_share)
-        if isinstance(found, str):
-            refusals.append(found)
-        elif best is None or found.residency.start_us < best.residency.start_us:
-            best = found
-    return best or refusals[0]
-
-
-def _timed(problem: Problem, demand: Demand) -> list[LayerTimes]:
-    profile, cluster = problem.profiles[demand.model], problem.cluster
-    found = [
-        times
-        for kind in cluster.device_types
-        if cluster.count(kind.name)
-        for times in [profile.timed_layers(kind.name, max(kind.shares))]
-        if times is not None and profile.max_batch(kind.name, max(kind.shares))
-    ]
-    if not found:
-        known = sorted({f"{each.share} of a {each.device}" for each in profile.layer_times})
-        raise DocumentError(
-            f"planner provisioned: profile {demand.model!r} has layer times for"
-            f" {', '.join(known) or 'nothing'}, and the cluster has none of these\n"
-            "  try    a profile with `layers` and `layer_times` of the cluster's devices"
-        )
-    return found
-
-
-def _on(
-    problem: Problem, demand: Demand, times: LayerTimes, planner: str, cold_share: float
-) -> _Placed | str:
-    profile = problem.profiles[demand.model]
-    kind = problem.cluster.device_type(times.device)
-    if planner in NEED_HELPER and not times.forward_us:
-        raise DocumentError(
-            f"--provision {planner}: copies over a second device, and profile {demand.model!r} has"
-            f" no forward_us on {times.device!r}\n  try    a planner without +pt"
-        )
-    start = _start_of(times, planner, cold_share)
-    residency = stated(profile.layers, times, start, planner)
-    told = predicted_start(residency, profile)
-    memory = int((kind.memory_bytes or 0) * times.share)
-    needed = told.held_bytes + told.working_bytes
-    if needed > memory:
-        beside = f", {told.working_bytes:,} of them to load and run it" * bool(told.working_bytes)
-        return (
-            f"model {demand.model!r}: needs {needed:,} bytes of a {times.device!r}{beside},"
-            f" and share {times.share} of one has {memory:,}\n"
-            "  try    devices with more memory, or a model cut over several (without --provision)"
-        )
-    costs = cost_model(problem.profiles)
-    stage = Stage(
-        first_block=0, end_block=len(profile.blocks), device=times.device, share=times.share,
-        pool=(), latency_us=0, transfer_us=0, throughput_rps=0.0,
-    )  # fmt: skip
-    (batch,) = with_host_layers(
-        [costs.latency(TimedStage.of(demand.model, stage), 1)], profile, residency
-    )
-    start_us = residency.start_us + costs.between_batches_us(demand.model)
-    needed_us = max(start_us, batch.p99_us) + costs.gateway_us(demand.model)
-    if needed_us > budget_us(demand.slo_us, problem.options.margin_of(demand.model)):
-        return refuse_start(
-            demand, times.device, needed_us, problem.options.margin_of(demand.model)
-        )
-    return _Placed(
-        demand=demand,
-        device=times.device,
-        share=times.share,
-        residency=residency,
-        batch_us=(batch.p50_us, batch.p99_us),
-        exec_us=told.exec_us if kind.copy_stream else told.alone_us,
-        load_us=told.load_us if kind.copy_stream else 0,
-        links=2 if told.uses_helper else 1,
-        held_bytes=told.held_bytes,
-        working_bytes=told.working_bytes,
-    )
-
-
-def _without_room(problem: Problem, placed: Sequence[_Placed]) -> str:
-    """A model that does not fit beside the largest run of another; empty: there is none."""
-    for each in placed:
-        kind = problem.cluster.device_type(each.device)
-        memory = int((kind.memory_bytes or 0) * each.share)
-        others = [it for it in placed if (it.device, it.share) == (each.device, each.share)]
-        largest = max(others, key=lambda it: it.working_bytes)
-        if each.held_bytes + largest.working_bytes > memory:
-            return (
-                f"model {each.demand.model!r}: needs {each.held_bytes:,} bytes of a"
-                f" {each.device!r}, beside {largest.working_bytes:,} to load and run"
-                f" {largest.demand.model!r}, and share {each.share} of one has {memory:,}\n"
-                "  try    devices with more memory, or fewer models"
-            )
-    return ""
-
-
-_KNOWN: dict[tuple[LayerTimes, str, float], Start] = {}
-
-
-def _start_of(times: LayerTimes, planner: str, cold_share: float) -> Start:
-    """Instances of one network have the same start."""
-    key = (times, planner, round(cold_share, 3))
-    if key not in _KNOWN:
-        if len(_KNOWN) > 1_000:
-            _KNOWN.clear()
-        _KNOWN[key] = plan_served_start(planner, chain_of(times), key[2])
-    return _KNOWN[key]
-
-
-# -- all of them ----------------------------------------------------------------------------------
-
-
-def _weights(problem: Problem) -> list[float]:
-    """What rates are in proportion to."""
-    return [
-        demand.weight if demand.rate_rps is None else demand.rate_rps for demand in problem.demands
-    ]
-
-
-def _absent(problem: Problem, placed: Sequence[_Placed], devices: int | None = None) -> list[float]:
-    """Of each model, on all devices or on so many."""
-    weights, absent = _weights(problem), [0.0] * len(placed)
-    for kind in {(each.device, each.share) for each in placed}:
-        rows = [i for i, each in enumerate(placed) if (each.device, each.share) == kind]
-        slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
-        room = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1])
-        memory = max(0, room - max(placed[i].working_bytes for i in rows))
-        rates, sizes = [weights[i] for i in rows], [placed[i].held_bytes for i in rows]
-        shares = absent_shares(rates, sizes, slots * usable_bytes(rates, sizes, memory))
-        for i, part in zip(rows, shares.tolist(), strict=True):
-            absent[i] = part
-    return absent
-
-
-def _mean_us(problem: Problem, placed: Sequence[_Placed]) -> float:
-    """What requests take alone, weighted by their rates."""
-    rows = list(zip(_weights(problem), placed, _absent(problem, placed), strict=True))
-    total = sum(
-        weight * (part * each.residency.start_us + (1 - part) * each.batch_us[1])
-        for weight, each, part in rows
-    )
-    return total / sum(weight for weight, _, _ in rows)
-
-
-def _slot_count(problem: Problem, device: str, share: Fraction) -> int:
-    return problem.cluster.count(device) * int(1 / share)
-
-
-def _link_count(problem: Problem, device: str, devices: int | None) -> int:
-    """Of so many devices, the first ones of the first nodes; None: of all."""
-    per, count = problem.cluster.device_type(device).devices_per_link, 0
-    left = problem.cluster.count(device) if devices is None else devices
-    for node in problem.cluster.nodes:
-        here = min(node.devices.get(device, 0), left)
-        left -= here
-        count += -(-here // per)
-    return count + left // per
-
-
-def _part(
-    problem: Problem, placed: Sequence[_Placed], absent: Sequence[float], devices: int | None
-) -> dict[tuple[str, Fraction], float]:
-    """Kind -> what rates as the weights need of its slots' time, or of their links'; at most 1
-    where they carry them.
-
-    Args:
-        devices: so many; None: all that the cluster has. More than it has are thought to be alike.
-    """
-    need: dict[tuple[str, Fraction], float] = {}
-    for kind in {(each.device, each.share) for each in placed}:
-        exec_us = copy_us = 0.0
-        for weight, each, part in zip(_weights(problem), placed, absent, strict=True):
-            if (each.device, each.share) == kind:
-                exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
-                copy_us += weight * part * each.load_us * each.links
-        slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
-        links = _link_count(problem, kind[0], devices)
-        part = max(exec_us / slots, copy_us / max(1, links))
-        need[kind] = part / US_PER_S / problem.cluster.device_type(kind[0]).max_utilisation
-    return need
-
-
-def _carried(
-    problem: Problem, planner: str, placed: Sequence[_Placed], deadline: Deadline
-) -> PlanResult:
-    devices = None
-    if problem.options.objective == "least-devices":
-        devices = _fewest(problem, placed)
-    absent = _absent(problem, placed, devices)
-    need = _part(problem, placed, absent, devices)
-    stated_rates = all(demand.rate_rps is not None for demand in problem.demands)
-    scarce = max(need, key=lambda kind: need[kind])
-    if any(demand.rate_rps is not None for demand in problem.demands) and not stated_rates:
+def _planned(problem: Problem, planner: str, found: OnTypes, deadline: Deadline) -> PlanResult:
+    rated = sum(demand.rate_rps is not None for demand in problem.demands)
+    if 0 < rated < len(problem.demands):
         return _refused(
             "planner provisioned: some models have a rate_rps and some have none; state all, or"
             " weights alone",
             deadline,
         )
-    if stated_rates and need[scarce] > 1:
-        enough = _enough(problem, placed, scarce)
-        return _refused(refuse_rates(problem, scarce[0], need[scarce], absent, enough), deadline)
-    slots = tuple(_slots(problem, planner, placed, devices))
+    on_type = {each.demand.model: on for on in found.carried for each in on.placed}
+    absent = {
+        each.demand.model: part
+        for on in found.carried
+        for each, part in zip(on.placed, on.absent, strict=True)
+    }
+    scarce = max(found.carried, key=lambda on: on.need)
+    idle = "" if found.devices else _idle(problem, found)
+    if rated and scarce.need > 1:
+        parts, enough = list(absent.values()), devices_enough(problem, scarce.placed)
+        return _refused(
+            refuse_rates(problem, scarce.device, scarce.need, parts, enough, idle), deadline
+        )
+    slots = tuple(_slots(problem, planner, found))
+    placed = {each.demand.model: each for on in found.carried for each in on.placed}
     deployments = tuple(
-        _deployment(problem, each, part, weight / need[each.device, each.share], slots)
-        for each, part, weight in zip(placed, absent, _weights(problem), strict=True)
+        _deployment(
+            problem,
+            placed[demand.model],
+            absent[demand.model],
+            weight_of(demand) / on_type[demand.model].need,
+            slots,
+        )
+        for demand in problem.demands
     )
     claim = Claim(
         bound=None,
         stopped="heuristic",
-        binding=_binding(problem, need, absent),
+        binding=_binding(found, absent, idle),
         runtime_s=deadline.spent_s,
     )
     plan = written(problem, slots, deployments, claim)
     return PlanResult(plan=plan, stopped="heuristic", bound=None, runtime_s=plan.runtime_s)
 
 
-def _binding(
-    problem: Problem, need: dict[tuple[str, Fraction], float], absent: Sequence[float]
-) -> str:
-    weights = _weights(problem)
-    cold = sum(w * a for w, a in zip(weights, absent, strict=True)) / sum(weights)
-    kinds = ", ".join(sorted({device for device, _ in need}))
+def _idle(problem: Problem, found: OnTypes) -> str:
+    """Devices of types on which no model is."""
+    used = {on.device for on in found.carried}
+    counts = {kind.name: problem.cluster.count(kind.name) for kind in problem.cluster.device_types}
+    left = sorted(name for name, count in counts.items() if count and name not in used)
+    return ", ".join(f"{counts[name]} {name}" for name in left)
+
+
+def _binding(found: OnTypes, absent: Mapping[str, float], idle: str) -> str:
+    weights = {
+        each.demand.model: weight_of(each.demand) for on in found.carried for each in on.placed
+    }
+    cold = sum(weights[name] * part for name, part in absent.items()) / sum(weights.values())
+    kinds = ", ".join(on.device for on in found.carried)
     return (
         f"time of the slots on {kinds}, or of their links: {cold:.1%} of requests are expected to"
         " be starts, were the model that is unused for longest to leave"
+        f"{f'; idle: {idle}' if idle else ''}"
     )
 
 
-def _enough(problem: Problem, placed: Sequence[_Placed], kind: tuple[str, Fraction]) -> int:
-    """Devices of one type that carry the stated rates."""
-    devices = 1
-    while _part(problem, placed, _absent(problem, placed, devices), devices)[kind] > 1:
-        devices += 1
-    return devices
-
-
-def _fewest(problem: Problem, placed: Sequence[_Placed]) -> int:
-    """
-    Raises:
-        DocumentError: the models are on devices of several types.
-    """
-    kinds = {(each.device, each.share) for each in placed}
-    if len(kinds) > 1:
-        raise DocumentError(
-            "planner provisioned: counts devices of one type, and these models start soonest on"
-            f" {', '.join(sorted(device for device, _ in kinds))}; leave one in the cluster"
-        )
-    (kind,) = kinds
-    there = problem.cluster.count(kind[0])
-    return min(there, _enough(problem, placed, kind))
-
-
-def _slots(
-    problem: Problem, planner: str, placed: Sequence[_Placed], devices: int | None
-) -> Iterator[Slot]:
+def _slots(problem: Problem, planner: str, found: OnTypes) -> Iterator[Slot]:
     """Of every device that some model may run on; each helped by one behind the link that is half
     of the node's links away."""
-    kinds = {each.device for each in placed}
-    left = {device: problem.cluster.count(device) for device in kinds}
-    if devices is not None:
-        left = dict.fromkeys(kinds, devices)
-    for device, share in sorted({(each.device, each.share) for each in placed}):
+    for on in found.carried:
+        device, share = on.device, on.share
+        left = found.devices or problem.cluster.count(device)
         for node in problem.cluster.nodes:
-            count = min(node.devices.get(device, 0), left[device])
-            left[device] -= count
+            count = min(node.devices.get(device, 0), left)
+            left -= count
             per = problem.cluster.device_type(device).devices_per_link
             links = -(-count // per)
             helps = planner in NEED_HELPER and links > 1 and share == 1
@@ -460,7 +216,7 @@ def _slot_name(node: str, device: str, index: int, position: int, share: Fractio
 
 
 def _deployment(
-    problem: Problem, each: _Placed, absent: float, rate_rps: float, slots: Sequence[Slot]
+    problem: Problem, each: Placed, absent: float, rate_rps: float, slots: Sequence[Slot]
 ) -> Deployment:
     pool = tuple(
         slot.name for slot in slots if (slot.device, slot.share) == (each.device, each.share)

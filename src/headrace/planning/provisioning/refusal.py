@@ -21,7 +21,7 @@ def refuse_start(demand: Demand, device: str, needed_us: int, margin: float) -> 
 
 
 def refuse_rates(
-    problem: Problem, device: str, need: float, absent: Sequence[float], enough: int
+    problem: Problem, device: str, need: float, absent: Sequence[float], enough: int, idle: str
 ) -> str:
     """Rates of which the scarcest devices, or their links, carry only a part.
 
@@ -30,10 +30,12 @@ def refuse_rates(
             their model absent do not change with all of them.
         absent: of each model's requests.
         enough: devices.
+        idle: devices of other types on which no model is; empty: there are none.
     """
+    unused = f"; idle: {idle}" if idle else ""
     return (
         f"rates: these models need {apart(need, 1.0, digits=3)[0]} times the time of the"
         f" {problem.cluster.count(device)} devices of type {device!r},"
-        f" {sum(absent) / len(absent):.0%} of requests being starts\n"
+        f" {sum(absent) / len(absent):.0%} of requests being starts{unused}\n"
         f"  try    {enough} of them, more memory, or rates of {round_down(1 / need, 3)} times these"
     )
