@@ -218,6 +218,20 @@ def test_an_open_room_lets_everybody_in() -> None:
     assert bench.room.waiting == 0
 
 
+def test_who_waits_can_be_taken_out_most_urgent_first_and_nobody_waits_there_again() -> None:
+    bench = Bench()
+    late = bench.come(2 * HOUR_US, items=10)
+    soon = bench.come(HOUR_US, items=10, peer="b")
+    bench.unwanted = {soon[0].id}
+    inside = list(bench.inside)
+    left = bench.room.leave()
+    assert left == [each for each in [*soon[1:], *late] if each not in inside]
+    assert (bench.room.waiting, bench.inside) == (0, inside)
+    bench.end(*inside)
+    assert not bench.inside
+    assert set(bench.come(HOUR_US, items=20)) == set(bench.inside)
+
+
 def test_a_peer_whose_batches_often_overrun_waits_like_those_that_have_time() -> None:
     bench = Bench()
     for _ in range(3):
@@ -410,6 +424,25 @@ def test_what_was_accepted_is_answered_when_the_dispatcher_is_drained() -> None:
     service.plane.dispatcher.drain()
     service.clock.run()
     assert [type(result) for result in service.patient] == [Answer] * 3
+
+
+def test_requests_that_a_migration_has_held_wait_in_the_room_like_others() -> None:
+    service, done = Service(), list[Answer | Refusal]()
+    inference = Inference(
+        model="m",
+        items=64,
+        inputs=(bytes(4 * WIDTH * 64),),
+        on_done=done.append,
+        timeout_us=HOUR_US,
+        peer="a",
+    )
+    model = service.plane.models["m"]
+    requests = service.plane.pending.open(inference, 0, model)
+    for group in service.plane.epoch.groups(requests):
+        service.plane.epoch.enter(group)
+    assert service.plane.room.waiting > 32
+    service.clock.run()
+    assert [type(each) for each in done] == [Answer]
 
 
 def test_a_client_whose_inputs_take_seconds_does_not_take_all_slots() -> None:

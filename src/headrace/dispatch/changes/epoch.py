@@ -1,6 +1,6 @@
 """One of the plans that follow each other in a server, and what it carries just now."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.changes.handover import PlacedTopology
@@ -15,6 +15,8 @@ class Epoch:
         self.draining = draining
         self.ended: set[tuple[int, int]] = set()
         """Pipelines that take no new batches any more."""
+        self.enter: Callable[[Sequence[Request]], None] = self.submit
+        """Takes one of `groups` that has waited for this plan."""
 
     def rps(self, model: int) -> float:
         """What the model's pipelines carry with the slots that serve now."""

@@ -319,7 +319,7 @@ class Migration:
         if epoch is self.old:
             group = _renumbered(group, self.new, self.old)
         for each in epoch.groups(group):
-            epoch.submit(each)
+            epoch.enter(each)
         for request_id in self._unwanted.intersection(request.id for request in group):
             self._unwanted.discard(request_id)
             epoch.draining.dispatcher.cancel(request_id)

@@ -17,6 +17,7 @@ from headrace.dispatch.topology import ModelRoutes, Topology
 from headrace.domain.events import Arrived, Dropped
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
+from headrace.domain.request import Request
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
 from headrace.serving.engine.model_weights import ModelWeights
@@ -88,6 +89,7 @@ class DataPlane:
         self.driver.on_ended = self.room.ended
         self.epoch = Epoch(placed, self.draining)
         """What a migration needs to know of this plan."""
+        self.epoch.enter = self._enter
         if pending is None:
             self.pending.on_abandoned = self.dispatcher.cancel
 
@@ -101,12 +103,19 @@ class DataPlane:
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
         requests = self.pending.open(inference, self.number[model.name], model)
+        self._admit(requests, inference.peer)
+
+    def _admit(self, requests: Sequence[Request], peer: str) -> None:
+        """Those of one inference."""
         if self.topology.is_malleable:
             # Nobody waits outside: whoever is more urgent takes slots back, item by item.
             self.draining.submit_items(requests)
-        elif not self.room.take(requests, inference.peer):
+        elif not self.room.take(requests, peer):
             for request in requests:
                 self.draining.submit(request)
+
+    def _enter(self, requests: Sequence[Request]) -> None:
+        self._admit(requests, self.pending.peer_of(requests[0].id))
 
     def log_refused(self, model: str, refusal: Refusal) -> None:
         """One that came no further than the front: the event log has all there were."""

@@ -129,6 +129,11 @@ class PendingRequests:
         """Whether somebody still waits for this request."""
         return request_id in self._pending
 
+    def peer_of(self, request_id: int) -> str:
+        """Whose it is; nobody's when nobody waits for it any more."""
+        entry = self._pending.get(request_id)
+        return "" if entry is None else entry.inference.peer
+
     def sizes_of(self, request: Request) -> tuple[int, ...]:
         """See `Inference.sizes`; none of a request that nobody waits for any more."""
         entry = self._pending.get(request.id)
