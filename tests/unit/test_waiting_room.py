@@ -430,8 +430,8 @@ def test_requests_that_a_migration_has_held_wait_in_the_room_like_others() -> No
     service, done = Service(), list[Answer | Refusal]()
     inference = Inference(
         model="m",
-        items=64,
-        inputs=(bytes(4 * WIDTH * 64),),
+        items=32,
+        inputs=(bytes(4 * WIDTH * 32),),
         on_done=done.append,
         timeout_us=HOUR_US,
         peer="a",
@@ -440,7 +440,7 @@ def test_requests_that_a_migration_has_held_wait_in_the_room_like_others() -> No
     requests = service.plane.pending.open(inference, 0, model)
     for group in service.plane.epoch.groups(requests):
         service.plane.epoch.enter(group)
-    assert service.plane.room.waiting > 32
+    assert service.plane.room.waiting > 16
     service.clock.run()
     assert [type(each) for each in done] == [Answer]
 
