@@ -190,7 +190,8 @@ class PlanInService:
             WorkerLimits(cores=given, memory_bytes=options.worker_memory_bytes),
             divides,
         )
-        worker_cores = self.host.cores()
+        # Aside: to find out, a thread may have to wait on a core that computes.
+        worker_cores = await asyncio.to_thread(self.host.cores)
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,

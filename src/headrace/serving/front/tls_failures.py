@@ -7,7 +7,8 @@ hangs up itself, and nothing that it had still under way makes the kernel reset 
 before it has read why. Until then, or until more comes, or the handshake has taken too long, it
 keeps its seat as others in their handshake do.
 
-Who sends a request of HTTP in the clear could not read an alert, and is answered in the clear.
+Who sends a request of HTTP in the clear could not read an alert, and is answered in the clear,
+where what comes first of it shows that.
 """
 
 import re

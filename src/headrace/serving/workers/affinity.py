@@ -21,8 +21,9 @@ def allowed_cores() -> tuple[int, ...]:
 def still_allowed(cores: Sequence[int]) -> tuple[int, ...]:
     """Those of these cores, in their order, that processes of ours may be kept on; maybe none.
 
-    Says once of each core that it is gone. Call it from no thread that is kept from a moment on
-    other cores: the system tells of a core by accepting it.
+    Says once of each core that it is gone. A thread that is kept on other cores moves there for a
+    moment, since the system tells of a core by accepting it; beside what computes there that takes
+    some milliseconds.
     """
     here = frozenset(allowed_cores())
     there = here | _accepted(frozenset(cores) - here, here)
