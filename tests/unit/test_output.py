@@ -38,7 +38,7 @@ def test_a_server_says_where_it_listens_as_clients_name_it(
     out, err = capsys.readouterr()
     assert "listening on http://[fd00::5]:8000 and grpc://[fd00::5]:8001" in out
     assert "token for other users:  to[ken]" in err
-    assert "headrace load http://[fd00::5]:8000 --model m" in err
+    assert "headrace load 'http://[fd00::5]:8000' --model m" in err, "as a shell takes it"
 
 
 def test_an_agent_says_where_it_waits_as_the_gateway_names_it(

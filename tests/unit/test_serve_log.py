@@ -16,6 +16,7 @@ from headrace.catalog.event_log import (
     PIPE_BYTES,
     EventLogWriter,
     read_event_log,
+    read_header,
 )
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import Answered, EventLogHeader
@@ -207,13 +208,12 @@ def test_what_only_has_the_name_of_a_later_log_stays(
 def test_a_later_log_that_is_still_written_stays_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = EpochLogs(tmp_path / "run.events")
-    first, second = running.open(HEADER), running.open(HEADER)
-    assert first is not None
-    assert second is not None
-    running.leave(first)
     begin(tmp_path / "run.events", 1)
-    running.leave(second)
+    run = read_header(tmp_path / "run.events").run
+    second = msgspec.structs.replace(HEADER, run=run, number=2)
+    with EventLogWriter(tmp_path / "run.2.events", second) as writer:
+        writer.flush()
+        begin(tmp_path / "run.events", 1)
     assert (tmp_path / "run.2.events").exists()
     [record] = caplog.records
     assert "run.2.events" in record.getMessage()
