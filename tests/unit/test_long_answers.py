@@ -215,6 +215,22 @@ def test_a_bug_while_an_answer_is_written_is_told_and_holds_up_nobody() -> None:
     assert [response.status for response in told.responses] == [500]
 
 
+def test_a_bug_while_a_long_answer_is_handed_over_is_told_and_holds_up_nobody() -> None:
+    model = vector("long", COUNT)
+    bench = Bench(FakeEngine(model))
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for handler in bench.gateway._handlers.values():
+        handler.aside = no_thread
+    first = waiting(bench, asked(model, "Accept-Encoding: gzip"))
+    behind = waiting(bench, asked(model))
+    behind.take_turns()
+    assert first.reply().status == 500
+    assert behind.reply().status == 200
+
+
 def test_nan_among_many_numbers_is_refused_before_they_are_written() -> None:
     model = vector("long", COUNT)
     bench = Bench(FakeEngine(model))

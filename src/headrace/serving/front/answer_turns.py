@@ -48,14 +48,16 @@ class AnswerTurns:
     def _turn(self) -> None:
         self._due = False
         _, number, answer, exchange, then = heappop(self._waiting)
-        if not exchange.gone:
+        try:
+            if exchange.gone:
+                return
             until_us = self._now_us() + TURN_US
-            try:
-                response = answer.write(lambda: self._now_us() >= until_us)
-            except Exception:
-                response, then = internal_error(), exchange.respond
+            response = answer.write(lambda: self._now_us() >= until_us)
             if response is None:
                 heappush(self._waiting, (answer.left_bytes, number, answer, exchange, then))
             else:
                 then(response)
-        self._go_on()
+        except Exception:
+            exchange.respond(internal_error())
+        finally:
+            self._go_on()
