@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -14,10 +15,10 @@ from headrace.apps import tensor
 from headrace.domain.elements import element_dtype, pack
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import InvalidError, layout_of, signature_of
-from headrace.serving.engine.inference import AppAnswer, ServedModel
+from headrace.serving.engine.inference import Answer, AppAnswer, Inference, ServedModel
 from headrace.serving.front.answer_turns import TURN_US, AnswerTurns
 from headrace.serving.front.http_exchange import HttpExchange
-from headrace.serving.front.http_messages import Limits, Response
+from headrace.serving.front.http_messages import Limits, Response, problem
 from headrace.serving.front.v2_answers import JsonValues, LongAnswer, large_values, number_bytes
 from headrace.serving.front.v2_apps import codec_of
 from headrace.serving.front.v2_tensors import write_json_tensor
@@ -128,15 +129,19 @@ def test_requests_behind_a_long_answer_on_its_connection_are_answered_after_it()
     assert [reply.status for reply in client.replies()] == [200, 200, 200]
 
 
-def test_the_answer_of_which_least_is_left_is_written_first() -> None:
-    models = [vector(f"of{count}", count) for count in (4 * COUNT, COUNT, 2 * COUNT)]
-    bench = Bench(FakeEngine(*models))
-    clients = {model.name: waiting(bench, asked(model)) for model in models}
-    ended: list[str] = []
-    while bench.later:
-        bench.later.popleft()()
-        ended += [n for n, each in clients.items() if n not in ended and each.replies()]
-    assert ended == [f"of{count}" for count in (COUNT, 2 * COUNT, 4 * COUNT)]
+def test_a_large_answer_is_written_however_many_small_ones_come_behind_it() -> None:
+    large, small, circle = Told(), [Told()], Circle()
+    circle.write(numbers(2 * COUNT), large)
+    circle.write(numbers(COUNT), small[0])
+    for _ in range(200):
+        if large.responses:
+            break
+        circle.turn()
+        if small[-1].responses:
+            small.append(Told())
+            circle.write(numbers(COUNT), small[-1])
+    assert [response.status for response in large.responses] == [200]
+    assert len(small) == 2
 
 
 def test_an_answer_whose_client_leaves_is_given_up_and_others_are_written() -> None:
@@ -149,23 +154,41 @@ def test_an_answer_whose_client_leaves_is_given_up_and_others_are_written() -> N
     assert not leaves.transport.written
 
 
-def test_for_a_client_that_has_left_nothing_is_written() -> None:
-    told, written = Told(), 0
-    told.gone = True
+def test_for_a_client_that_leaves_nothing_is_kept_or_written() -> None:
+    model = vector("long", COUNT)
+    bench = Bench(FakeEngine(model), limits=Limits(untaken_bytes=3 * COUNT * LONGEST))
+    for _ in range(10):  # of which more than 2 at a time would be refused
+        waiting(bench, asked(model)).transport.close()
+    stays = waiting(bench, asked(model))
+    stays.take_turns()
+    assert stays.reply().status == 200
 
-    def listed(part: NDArray[Any]) -> list[Any]:
-        nonlocal written
-        written += len(part)
-        return []
 
-    in_turns(told, listed)
-    assert (told.responses, written) == ([], 0)
+def test_what_waits_to_be_written_is_bounded_and_its_place_is_free_afterwards() -> None:
+    model = vector("long", COUNT)
+    both_bytes = 2 * (COUNT * LONGEST + X.nbytes + 200)
+    bench = Bench(FakeEngine(model), limits=Limits(untaken_bytes=both_bytes))
+    first, second, third = (bench.connect() for _ in range(3))
+    for client in (first, second, third):
+        client.send(asked(model), turns=False)
+    refused = third.reply()
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert (refused.json["reason"], refused.json["retry_after_ms"]) == ("queue-full", 1000)
+    assert bench.core.counters["long"].answered == 2
+    assert bench.core.counters["long"].refused == {"queue-full": 1}
+    first.take_turns()
+    assert [first.reply().status, second.reply().status] == [200, 200]
+    assert bench.ask(asked(model)).status == 200
+
+
+def test_an_answer_that_waits_alone_is_written_however_large_it_is() -> None:
+    model = vector("long", COUNT)
+    bench = Bench(FakeEngine(model), limits=Limits(untaken_bytes=1))
+    assert bench.ask(asked(model)).status == 200
 
 
 class Told:
     """Whom an answer is for."""
-
-    gone = False
 
     def __init__(self) -> None:
         self.responses: list[Response] = []
@@ -174,61 +197,76 @@ class Told:
         self.responses.append(response)
 
 
-def in_turns(
-    told: Told, listed: Callable[[NDArray[Any]], list[Any]], now_us: Callable[[], int] = lambda: 0
-) -> int:
-    """Write X; the longest turn, microseconds."""
-    later: list[Callable[[], None]] = []
-    turns = AnswerTurns(later.append, now_us)
-    values = large_values(X, listed)
+class Circle:
+    """Turns whose clock goes on by `PIECE_US` with each piece of numbers."""
+
+    PIECE_US = 300
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.later: list[Callable[[], None]] = []
+        self._turns = AnswerTurns(self.later.append, 1 << 30, self._tell)
+
+    def _tell(self) -> int:
+        self.now_us += self.PIECE_US
+        return self.now_us
+
+    def write(
+        self, answer: LongAnswer, told: Told, then: Callable[[Response], None] | None = None
+    ) -> None:
+        self._turns.write(answer, cast(HttpExchange, told), then or told.respond, untold)
+
+    def turn(self) -> int:
+        """How long it took, microseconds."""
+        began_at_us = self.now_us
+        self.later.pop()()
+        return self.now_us - began_at_us
+
+
+def untold(error: InvalidError) -> Response:
+    return problem(422, str(error))
+
+
+def plain(part: NDArray[Any]) -> list[Any]:
+    return cast("list[Any]", part.tolist())
+
+
+def numbers(count: int, listed: Callable[[NDArray[Any]], list[Any]] = plain) -> LongAnswer:
+    values = large_values(np.resize(X, count), listed, "y")
     assert values is not None
-    longest_us = 0
-    turns.write(LongAnswer([values], []), cast(HttpExchange, told), told.respond)
-    while later:
-        began_at_us = now_us()
-        later.pop()()
-        longest_us = max(longest_us, now_us() - began_at_us)
-    return longest_us
+    return LongAnswer([values], [], 1 << 30)
+
+
+def whole(response: Response) -> bytes:
+    return b"".join([response.body, *response.tail])
 
 
 def test_a_turn_is_over_after_the_piece_in_which_its_time_is() -> None:
-    told = Told()
-    clock_us = 0
-
-    def listed(part: NDArray[Any]) -> list[Any]:
-        nonlocal clock_us
-        clock_us += 300
-        return cast("list[Any]", part.tolist())
-
-    longest_us = in_turns(told, listed, lambda: clock_us)
-    assert longest_us == -(-TURN_US // 300) * 300
+    circle, told = Circle(), Told()
+    circle.write(numbers(COUNT), told)
+    longest_us = max(circle.turn() for _ in iter(lambda: bool(circle.later), False))
+    # The clock is read once before the pieces.
+    assert longest_us == circle.PIECE_US + -(-TURN_US // circle.PIECE_US) * circle.PIECE_US
     [response] = told.responses
-    assert json.loads(b"".join([response.body, *response.tail])) == X.tolist()
+    assert json.loads(whole(response)) == X.tolist()
 
 
-def test_a_bug_while_an_answer_is_written_is_told_and_holds_up_nobody() -> None:
-    def listed(part: NDArray[Any]) -> list[Any]:
-        raise ValueError("a secret detail")
+def raises(_: object) -> Any:
+    raise ValueError("a secret detail")
 
-    told = Told()
-    in_turns(told, listed)
+
+@pytest.mark.parametrize("where", ["while it is written", "while it is handed over"])
+def test_a_bug_in_one_long_answer_is_told_and_holds_up_nobody(where: str) -> None:
+    circle, told, behind = Circle(), Told(), Told()
+    if where == "while it is written":
+        circle.write(numbers(COUNT, raises), told)
+    else:
+        circle.write(numbers(COUNT), told, raises)
+    circle.write(numbers(COUNT), behind)
+    while circle.later:
+        circle.turn()
     assert [response.status for response in told.responses] == [500]
-
-
-def test_a_bug_while_a_long_answer_is_handed_over_is_told_and_holds_up_nobody() -> None:
-    model = vector("long", COUNT)
-    bench = Bench(FakeEngine(model))
-
-    def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    for handler in bench.gateway._handlers.values():
-        handler.aside = no_thread
-    first = waiting(bench, asked(model, "Accept-Encoding: gzip"))
-    behind = waiting(bench, asked(model))
-    behind.take_turns()
-    assert first.reply().status == 500
-    assert behind.reply().status == 200
+    assert [response.status for response in behind.responses] == [200]
 
 
 def test_nan_among_many_numbers_is_refused_before_they_are_written() -> None:
@@ -279,6 +317,43 @@ def test_an_apps_answer_that_turns_out_to_be_longer_than_the_most_is_told_so(kin
     assert raised.value.fault == "not-representable"
 
 
+@pytest.mark.parametrize("texts", [[b"\x01" * 150_000], [b"\x01" * 4] * COUNT], ids=["one", "many"])
+def test_escapes_count_as_they_are_written(texts: list[bytes]) -> None:
+    app, limits = app_of(tensor("y", "bytes", (-1,))), Limits(answer_json_bytes=400_000)
+    long = answered(app, np.array(texts, dtype=object), limits=limits)
+    assert isinstance(long, LongAnswer)
+    with pytest.raises(InvalidError, match="the most is 400000; ask for binary") as raised:
+        long.write(lambda: False)
+    assert raised.value.fault == "not-representable"
+
+
+def test_escapes_of_a_short_answer_count_too() -> None:
+    app, limits = app_of(tensor("y", "bytes", (-1,))), Limits(answer_json_bytes=10_000)
+    with pytest.raises(InvalidError, match="the most is 10000; ask for binary"):
+        answered(app, np.array([b"\x01" * 4_000], dtype=object), limits=limits)
+
+
+def test_strings_are_not_made_texts_before_their_turn() -> None:
+    app, looked_at = app_of(tensor("y", "bytes", (-1,))), 0
+
+    class Watched(bytes):
+        def decode(self, *_: Any) -> str:
+            nonlocal looked_at
+            looked_at += 1
+            return "weir"
+
+    array = np.array([Watched()] * 50_000, dtype=object)
+    long = answered(app, array)
+    assert isinstance(long, LongAnswer)
+    assert looked_at == 0
+    assert long.write(lambda: True) is None  # what stands before
+    assert long.write(lambda: True) is None
+    assert 0 < looked_at < len(array) / 4
+    with pytest.raises(InvalidError):
+        answered(app, array, limits=Limits(answer_json_bytes=100_000))
+    assert looked_at < len(array) / 4
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_no_number_is_longer_than_it_is_reckoned_with(bits: int) -> None:
     rng = np.random.default_rng(bits)
@@ -324,16 +399,52 @@ def test_pieces_of_strings_have_the_texts_that_the_whole_has() -> None:
     assert json.loads(b"".join(written.pieces())) == texts
 
 
-def test_a_string_of_many_that_is_no_text_is_found_before_anything_is_written() -> None:
-    spec = TensorSpec(name="y", dtype="bytes", item_shape=(COUNT,), max_bytes=8)
-    layout = layout_of(0, spec)
-    rooms = np.zeros(COUNT, layout.dtype)
-    pack([b"weir"] * (COUNT - 1) + [b"\xff"], rooms)
+class Strings(FakeEngine):
+    """Gives these, whatever it is given."""
+
+    def __init__(self, texts: list[bytes]) -> None:
+        spec = TensorSpec(name="y", dtype="bytes", item_shape=(len(texts),), max_bytes=8)
+        plain = served_model(name="strings", inputs=(("x", "float32", (1,)),))
+        super().__init__(replace(plain, outputs=(spec,)))
+        rooms = np.zeros(len(texts), element_dtype(spec))
+        pack(texts, rooms)
+        self.given = memoryview(rooms.tobytes())
+
+    def answer_to(self, inference: Inference, *, ended_at_us: int = 5_000) -> Answer:
+        return Answer(outputs=(self.given,), arrived_at_us=0, deadline_at_us=9, ended_at_us=5)
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"\xc3"])
+def test_a_string_of_many_that_is_no_text_is_told_in_the_turn_that_finds_it(bad: bytes) -> None:
+    engine = Strings([b"weir"] * COUNT + [bad])
+    bench = Bench(engine)
+    client = waiting(bench, asked(engine.models["strings"]))
+    client.take_turns()
+    reply = client.reply()
+    assert reply.status == 422
+    assert "output 'y' holds bytes that are not UTF-8" in reply.error
+    assert bench.core.counters["strings"].refused == {"not-representable": 1}
+    assert bench.core.counters["strings"].answered == 0
+
+
+def test_one_long_string_is_cut_between_pieces_as_any_text() -> None:
+    texts = ["short", "Mü\u2603\U0001f30a" * 20_000, "", '\\"\x01\n' * 20_000, "weir"]
+    app = app_of(tensor("y", "bytes", (-1,)))
+    long = answered(app, np.array([text.encode() for text in texts], dtype=object))
+    assert isinstance(long, LongAnswer)
+    turns = 1
+    while (response := long.write(lambda: True)) is None:
+        turns += 1
+    assert json.loads(whole(response))["outputs"][0]["data"] == texts
+    assert turns > sum(len(text.encode()) for text in texts) // (1 << 15)
+
+
+def test_a_long_string_that_ends_in_the_middle_of_a_character_is_no_text() -> None:
+    app = app_of(tensor("y", "bytes", (-1,)))
+    long = answered(app, np.array([b"a" * 200_000 + b"\xc3"], dtype=object))
+    assert isinstance(long, LongAnswer)
     with pytest.raises(InvalidError, match="bytes that are not UTF-8"):
-        write_json_tensor(layout, memoryview(rooms.tobytes()), 1)
-    app = app_of(tensor("texts", "bytes", (-1,)))
-    with pytest.raises(InvalidError, match="bytes that are not UTF-8"):
-        answered(app, np.array([b"weir"] * COUNT + [b"\xff"], dtype=object))
+        long.write(lambda: False)
 
 
 def test_an_apps_long_answer_is_written_in_turns_too() -> None:
@@ -343,6 +454,6 @@ def test_an_apps_long_answer_is_written_in_turns_too() -> None:
     assert isinstance(long, LongAnswer)
     response = long.write(lambda: False)
     assert response is not None
-    said = json.loads(b"".join([response.body, *response.tail]))["outputs"]
+    said = json.loads(whole(response))["outputs"]
     assert said[0]["data"] == ["weir", "Mühle"] * COUNT
     assert (said[1]["shape"], said[1]["data"]) == ([COUNT // 2, 2], X.tolist())

@@ -463,7 +463,8 @@ class ProtocolCore:
     ) -> Invalid:
         """The ending of an inference whose answer cannot be carried as its client asked for it.
 
-        To be called when the client is told of `answer`, so that nobody sees it counted.
+        To be called when the client is told of `answer`, so that nobody sees it counted; a long
+        one that only its writing shows to be such is counted as answered until then.
         """
         latency_us = answer.ended_at_us - answer.arrived_at_us
         counters = self._known[model].counters

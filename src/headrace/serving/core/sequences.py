@@ -13,8 +13,10 @@ A sequence is a queue of steps, the first of which is under way:
 
 Invariant: a step without an answer has not happened. Whatever ended it (refused, late, cancelled,
 or an answer that cannot be written as its client wants it), the state is the one before it, and
-steps that wait behind it are refused, for they were meant to follow it. A sequence that was not
-used for `idle_us` is given up; its next step is told so.
+steps that wait behind it are refused, for they were meant to follow it. An answer that is written
+later, in turns, counts as one: what goes wrong there goes wrong on its way to the client, strings
+that prove to be no UTF-8 or too long included. A sequence that was not used for `idle_us` is given
+up; its next step is told so.
 
 Cost: O(1) per step, and a copy of its state. Bounded: sequences, their memory, steps that wait.
 """

@@ -62,7 +62,14 @@ class GivenTensor(Protocol):
         ...
 
 
-Fault = Literal["malformed", "too-large", "unknown-encoding", "not-representable", "unknown-model"]
+Fault = Literal[
+    "malformed",
+    "too-large",
+    "unknown-encoding",
+    "not-representable",
+    "unknown-model",
+    "queue-full",
+]
 """What is wrong with an inference, for protocols that tell these apart."""
 
 
@@ -411,7 +418,12 @@ def as_texts(strings: Iterable[bytes], output: str) -> list[str]:
     try:
         return [string.decode() for string in strings]
     except UnicodeDecodeError as error:
-        raise _not_representable(output, "bytes that are not UTF-8") from error
+        raise not_utf8(output) from error
+
+
+def not_utf8(output: str) -> InvalidError:
+    """The refusal to write an output's strings as JSON."""
+    return _not_representable(output, "bytes that are not UTF-8")
 
 
 def not_finite(output: str) -> InvalidError:

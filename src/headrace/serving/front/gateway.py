@@ -80,8 +80,8 @@ class Gateway:
         self._access = access
         self._aside = aside
         self._later = later
-        self._turns = AnswerTurns(partial(later, 0.0))
         self._limits = limits or Limits()
+        self._turns = AnswerTurns(partial(later, 0.0), self._limits.untaken_bytes)
         self._exposition = Exposition(core)
         self._handlers: dict[str, InferenceHandler] = {}
         self._served: dict[str, ServedModel] = {}
@@ -150,6 +150,7 @@ class Gateway:
             resource.handle(exchange)
 
     def abandon(self, exchange: HttpExchange) -> None:
+        self._turns.give_up(exchange)
         if exchange.work is not None:
             exchange.work.cancel()
 

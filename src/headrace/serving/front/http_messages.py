@@ -36,8 +36,8 @@ class Limits:
     json_bytes: int = 16 << 20
     """Of the JSON part of one request: parsed, it may grow tenfold."""
     answer_json_bytes: int = 64 << 20
-    """Of the JSON part of one answer, numbers at their longest. It is written piece by piece, so it
-    takes no more than that; asked again and again, it keeps the gateway busy."""
+    """Of the JSON part of one answer: numbers are reckoned at their longest before any is written,
+    strings as they are written, with their escapes."""
     target_bytes: int = 4096
     head_bytes: int = 32 << 10
     head_fields: int = 100
@@ -66,7 +66,9 @@ class Limits:
     """Less in `write_timeout_s` is too slow: whoever takes a byte now and then holds memory."""
     untaken_bytes: int = 1 << 30
     """Of all answers that clients have still to take; beyond, those who hold the most are cut off:
-    each may be quick enough, and all together take the memory."""
+    each may be quick enough, and all together take the memory. Long JSON answers that are still to
+    be written may hold as much again, tensors and text; beyond, the next one is refused, unless no
+    other waits."""
     linger_timeout_s: float = 2.0
     """After a refusal whose body is still under way."""
     linger_bytes: int = 16 << 20

@@ -51,6 +51,7 @@ _STATUS_OF: dict[Fault, int] = {
     "too-large": 413,
     "unknown-encoding": 415,
     "not-representable": 422,
+    "queue-full": 503,
 }
 
 
@@ -189,18 +190,22 @@ class HttpInference(msgspec.Struct, eq=False):
         return True
 
     def _answer(self, answer: Answer) -> bool:
-        """False: it cannot be written as its client wants it."""
+        """False: it cannot be written as its client wants it. What is found only while a long one
+        is written, strings that are not UTF-8 or too long in all, its client is told too; but
+        then a step of a sequence has happened, and whoever looked meanwhile saw it counted as
+        answered."""
         exchange, ask = self._exchange, self._ask
         assert ask is not None, "only what was read is answered"
         try:
             response = self._handler.codec.encode(ask, answer)
+            if isinstance(response, LongAnswer):
+                untold = partial(self._handler.untold, ask, _without_tensors(answer))
+                self._handler.turns.write(response, exchange, self._respond, untold)
+                return True
         except InvalidError as error:
             exchange.respond(self._handler.untold(ask, answer, error))
             return False
-        if isinstance(response, LongAnswer):
-            self._handler.turns.write(response, exchange, self._respond)
-        else:
-            self._respond(response)
+        self._respond(response)
         return True
 
     def _respond(self, response: Response) -> None:
@@ -214,6 +219,17 @@ class HttpInference(msgspec.Struct, eq=False):
             partial(compress, response, encoding),
             lambda future: exchange.respond(future.result()),
         )
+
+
+def _without_tensors(answer: Answer) -> Answer:
+    """Those that a long answer needs it holds itself."""
+    return Answer(
+        outputs=(),
+        arrived_at_us=answer.arrived_at_us,
+        deadline_at_us=answer.deadline_at_us,
+        ended_at_us=answer.ended_at_us,
+        run_us=answer.run_us,
+    )
 
 
 def _states_no_objective(exchange: HttpExchange) -> bool:
@@ -254,4 +270,8 @@ def _refused(refusal: Refusal) -> Response:
 
 
 def _invalid(invalid: Invalid) -> Response:
-    return problem(_STATUS_OF[invalid.fault], invalid.message)
+    status = _STATUS_OF[invalid.fault]
+    if status != 503:
+        return problem(status, invalid.message)
+    later = b"Retry-After: 1\r\n"
+    return problem(status, invalid.message, later, reason=invalid.fault, retry_after_ms=1000.0)

@@ -135,7 +135,7 @@ def _to_json(array: NDArray[Any], name: str) -> list[Any] | JsonValues:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise not_finite(name)
     flat, listed = array.ravel(), partial(_listed, name=name)
-    return large_values(flat, listed) or listed(flat)
+    return large_values(flat, listed, name) or listed(flat)
 
 
 def _listed(array: NDArray[Any], name: str) -> list[Any]:

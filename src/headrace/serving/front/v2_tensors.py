@@ -144,10 +144,11 @@ def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes
     """What the engine gave, as a flat list.
 
     Raises:
-        InvalidError: a number is NaN or infinite, or a string is not UTF-8.
+        InvalidError: a number is NaN or infinite, or a string of few is not UTF-8; of many that is
+            found when they are written (`JsonTexts.pieces`).
     """
     if data.nbytes > _SMALL_BYTES:
-        large = large_values(spec.as_array(data, items), spec.listed)
+        large = large_values(spec.as_array(data, items), spec.listed, spec.name)
         if large is not None:
             if spec.datatype in FLOATS and not np.isfinite(large.flat).all():
                 raise not_finite(spec.name)

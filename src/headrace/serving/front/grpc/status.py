@@ -36,6 +36,7 @@ _OF_FAULT: dict[Fault, int] = {
     "too-large": RESOURCE_EXHAUSTED,
     "unknown-encoding": UNIMPLEMENTED,
     "not-representable": INVALID_ARGUMENT,
+    "queue-full": UNAVAILABLE,
 }
 _OF_KIND = {
     "overloaded": RESOURCE_EXHAUSTED,
