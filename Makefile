@@ -15,12 +15,12 @@ demo: $(STAMP)
 
 # Five at a time on two cores: tests that start servers wait for them half of their time.
 test: $(STAMP)
-	$(BIN)/pytest -n 5 --dist loadgroup
+	$(BIN)/pytest -n 5 --dist loadgroup -m "not lengthy"
 
 # What `make test` skips, since it needs packages that a newcomer need not download: clients and models
 # of others, and PyTorch (a build for CPUs where one is at hand; the default one is several GB).
 test-all: $(VENV)/.installed-extras
-	$(BIN)/pytest -n 2 --dist loadgroup -m extras
+	$(BIN)/pytest -n 2 --dist loadgroup -m "extras or lengthy"
 
 # All that needs an NVIDIA GPU, or PART=models, serve or faults of it; one line where there is none.
 # GPU_PYTHON has PyTorch for that GPU, and what Headrace needs.

@@ -7,7 +7,7 @@ from headrace.metrics import Report
 from helpers.demo import Demo
 
 # Beside the tests of the OCR app, which serve the plan that the demo has made.
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ocr")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy, pytest.mark.xdist_group("ocr")]
 
 
 def test_the_demo_reads_its_lines_and_pictures_right_and_leaves_all_its_files(demo: Demo) -> None:

@@ -17,7 +17,7 @@ from helpers.live_server import PATIENCE_S, serving
 from helpers.onnx_models import add_one_model, chain_model
 from helpers.triton_repository import add_model, ensemble_config, onnx_config
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy]
 
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(3, 16)
 QUICK = ("--budget-s", "0.1", "--blocks", "1", "--stages", "none")
