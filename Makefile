@@ -17,8 +17,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest -n 5 --dist loadgroup -m "not lengthy"
 
-# What `make test` skips, since it needs packages that a newcomer need not download: clients and models
-# of others, and PyTorch (a build for CPUs where one is at hand; the default one is several GB).
+# What `make test` skips: what needs packages that a newcomer need not download (clients and models of
+# others, and PyTorch: a build for CPUs where one is at hand; the default one is several GB), and what
+# takes a minute.
 test-all: $(VENV)/.installed-extras
 	$(BIN)/pytest -n 2 --dist loadgroup -m "extras or lengthy"
 
