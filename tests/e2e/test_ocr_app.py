@@ -26,7 +26,7 @@ from headrace.domain.events import Answered, Arrived, SlotGained
 from helpers.demo import Demo
 from helpers.live_server import PATIENCE_S, LiveServer, serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ocr")]
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy, pytest.mark.xdist_group("ocr")]
 
 EVENTS = "of-tests.events"
 """The demo's own server has left another log."""
