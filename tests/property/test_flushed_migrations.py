@@ -20,7 +20,11 @@ from helpers.malleable import depth_route, malleable_trace
 from helpers.malleable import depths_topology as depths_of
 from helpers.provisioned import assert_memory_is_kept, provisioned_topology
 from helpers.topologies import make_route, make_stage, make_topology, random_topology
-from property.test_migration_properties import events_of_a_sound_migration, schedule_faults
+from property.test_migration_properties import (
+    events_of_a_sound_migration,
+    placed_on_devices,
+    schedule_faults,
+)
 
 SEEDS = range(15)
 MOST_ITEMS = 4
@@ -68,15 +72,7 @@ def test_nothing_is_lost_and_the_new_plan_begins_when_the_old_one_has_answered(
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
         policies, topologies = zip(*((KINDS[k][0], KINDS[k][1](rng)) for k in kinds), strict=True)
-        count = max(len(topology.slots) for topology in topologies) + int(rng.integers(0, 3))
-        devices: list[Device] = [("n", "d", number) for number in range(count)]
-        old, new = (
-            PlacedTopology(
-                topology,
-                tuple(devices[i] for i in rng.permutation(count)[: len(topology.slots)].tolist()),
-            )
-            for topology in topologies
-        )
+        old, new = placed_on_devices(topologies, rng)
         arrivals, items, at_us = random_arrivals(old, new, rng)
         durations = JitteredDurations(np.random.default_rng(seed))
         session = SimulatedMigration(old, new, policies, durations)

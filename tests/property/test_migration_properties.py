@@ -1,5 +1,6 @@
 """Whatever arrives, whatever the two plans: a migration loses nothing, and no device runs both."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -32,7 +33,13 @@ RESERVED = ("reservation", "reservation")
 
 def random_placements(rng: np.random.Generator) -> tuple[PlacedTopology, PlacedTopology]:
     """Two plans over overlapping devices, sometimes with different models."""
-    topologies = [random_topology(rng) for _ in range(2)]
+    return placed_on_devices([random_topology(rng) for _ in range(2)], rng)
+
+
+def placed_on_devices(
+    topologies: Sequence[Topology], rng: np.random.Generator
+) -> tuple[PlacedTopology, PlacedTopology]:
+    """Of some more devices, each takes as many as it has slots."""
     count = max(len(topology.slots) for topology in topologies) + int(rng.integers(0, 3))
     devices: list[Device] = [("n", "d", number) for number in range(count)]
     old, new = (
