@@ -3,10 +3,11 @@
     python -m benchmarks.live.agreement --quick
 
 Cases: a detector, a sentence encoder, a recogniser, an app of three networks (examples/ocr), two
-models, parts of a core; each at 0.5 and 0.8 of the planned load. For every case: profile, plan,
-serve (which rehearses; the app is rehearsed with real pictures first, as its how-to says), then per
-load `headrace simulate` and `headrace load` without a word about times or rates beyond the load
-factor, for `--duration-s` or as long as LEAST_REQUESTS take. Verdicts are on medians of the runs.
+models, parts of a core; each at 0.5 and 0.8 of the planned load. For every case: profile, plan, and
+then in every run: rehearse (the app with real pictures, as its how-to says), serve, and per load
+`headrace load` and `headrace simulate` without a word about times or rates beyond the load factor,
+for `--duration-s` or as long as LEAST_REQUESTS take. Verdicts are on medians of the runs, each with
+a rehearsal and a server of its own: what is judged is rehearsal and simulation together.
 The machine's load average stands beside the figures.
 """
 
@@ -44,6 +45,7 @@ differ by half in it, which says more of the draw than of the system."""
 class Commands:
     """What one types for a case besides the plan."""
 
+    rehearse: tuple[str, ...] = ()
     serve: tuple[str, ...] = ()
     simulate: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
@@ -86,15 +88,19 @@ class Models:
         headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
         headrace(folder, "rehearse", "plan.json", "--out", "rehearsed.json", *self.serve)
         headrace(folder, "plan", "rehearsed.json", "-o", "plan.json")
-        return Commands(serve=self.serve)
+        return Commands(rehearse=self.serve, serve=self.serve)
 
 
 def ocr_app(folder: Path) -> Commands:
     prepare_ocr(folder, budget_s=8.0)
     inputs = tuple(word for name in page_files(folder) for word in ("--input", name))
     serve = ("--app", os.path.relpath(FUNCTION, folder), "--policy", POLICY, UNENFORCED)
-    headrace(folder, "rehearse", "plan.json", *serve, *inputs, "--duration-s", "60")
-    return Commands(serve=serve, simulate=("--policy", POLICY), load=("--model", APP, *inputs))
+    return Commands(
+        rehearse=(*serve, *inputs, "--duration-s", "60"),
+        serve=serve,
+        simulate=("--policy", POLICY),
+        load=("--model", APP, *inputs),
+    )
 
 
 BOTH = {"encoder": networks.encoder, "recogniser": networks.recogniser}
@@ -139,32 +145,43 @@ def _compare(case: Case, runs: int, duration_s: float, say: Callable[[str], None
         # Profiles are kept by content, those of a busier hour too.
         os.environ["HEADRACE_CACHE"] = str(folder / "cache")
         commands = case.prepare(folder)
-        with served(folder, "plan.json", *commands.serve) as url:
-            found = []
-            for load in LOADS:
-                pairs = _pairs(commands, folder, url, load, runs, duration_s)
-                ok, text = _verdict(pairs)
-                say(f"{case.name:10} {load:g}: {text}")
-                found.append(ok)
-            return found
+        pairs: dict[float, list[Pair]] = {load: [] for load in LOADS}
+        for seed in range(1, runs + 1):
+            headrace(folder, "rehearse", "plan.json", *commands.rehearse)
+            for load, pair in _pairs(commands, folder, seed, duration_s).items():
+                pairs[load].append(pair)
+    found = []
+    for load in LOADS:
+        ok, text = _verdict(pairs[load])
+        say(f"{case.name:10} {load:g}: {text}")
+        found.append(ok)
+    return found
 
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
 """Summaries of one run: simulated, measured."""
 
 
-def _pairs(
-    commands: Commands, folder: Path, url: str, load: float, runs: int, duration_s: float
-) -> list[Pair]:
-    pairs = []
-    duration_s = max(duration_s, LEAST_REQUESTS / (load * _planned_rps(folder)))
-    for seed in range(1, runs + 1):
-        offered = ["--load-factor", f"{load:g}", "--duration-s", f"{duration_s:g}"]
-        offered += ["--seed", str(seed), "--json"]
-        simulated = headrace(folder, "simulate", "plan.json", *commands.simulate, *offered)
-        measured = headrace(folder, "load", url, *commands.load, *offered)
-        pairs.append((simulated["total"], measured["total"]))
-    return pairs
+def _pairs(commands: Commands, folder: Path, seed: int, duration_s: float) -> dict[float, Pair]:
+    """One run at each of LOADS; measured right behind the rehearsal."""
+    planned_rps = _planned_rps(folder)
+    offered = {}
+    for load in LOADS:
+        span_s = max(duration_s, LEAST_REQUESTS / (load * planned_rps))
+        options = ("--load-factor", f"{load:g}", "--duration-s", f"{span_s:g}")
+        offered[load] = (*options, "--seed", str(seed), "--json")
+    with served(folder, "plan.json", *commands.serve) as url:
+        measured = {
+            load: headrace(folder, "load", url, *commands.load, *options)
+            for load, options in offered.items()
+        }
+    return {
+        load: (
+            headrace(folder, "simulate", "plan.json", *commands.simulate, *options)["total"],
+            measured[load]["total"],
+        )
+        for load, options in offered.items()
+    }
 
 
 def _planned_rps(folder: Path) -> float:

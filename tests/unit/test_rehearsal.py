@@ -13,8 +13,13 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter
-from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths, rehearse_before_ready
-from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.commands.rehearse import (
+    during,
+    kept_rehearsal,
+    rehearsal_paths,
+    rehearse_before_ready,
+)
+from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
 from headrace.domain.profile import Profile
@@ -50,6 +55,13 @@ def log_of(plan: Plan, profiles: Mapping[str, Profile], factor: int) -> Log:
     real = {name: slower(profile, factor) for name, profile in profiles.items()}
     patient = [dataclasses.replace(a, timeout_us=10**9) for a in uniform("m", 30.0, 2.0)]
     return simulate(plan, real, patient, jitter=False)
+
+
+def test_what_is_found_is_of_the_runs_at_the_full_rate() -> None:
+    """The last events of a run come before the next begins; what is before all runs is of none."""
+    events = [Arrived(at_us, request, 0, 0) for request, at_us in enumerate((5, 10, 19, 20, 31))]
+
+    assert during(events, [10, 20, 30], [0, 2]) == [events[1], events[2], events[4]]
 
 
 def test_the_times_of_the_log_are_what_the_profile_says_where_nothing_interferes(

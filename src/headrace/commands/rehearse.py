@@ -2,8 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from itertools import chain, count
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,9 @@ the bursts that later loads will have."""
 PARTS = (0.4, 0.6, 0.8, 1.0)
 """Of the rate, one after the other: times are shorter at a lower load, and `simulate` is asked for
 such loads too. What is found is of the full rate."""
+TURNS = 3
+"""That each rate gets its time in, where it has REQUESTS for each: a machine is slow and quick for
+seconds on end, and a rate that had all its time in one of them would tell of the moment."""
 LEAST_SHARE = 1 / 3
 """Of the duration, what each lower rate takes at least: less shows one stall for every load that is
 simulated, or none."""
@@ -217,7 +221,9 @@ def run_rehearsal(
     from headrace.domain.errors import DocumentError
     from headrace.load.child_server import child_server
     from headrace.load.generator import LoadOptions, run_load_of_models
+    from headrace.load.result import LoadResult
     from headrace.load.seen import with_seen
+    from headrace.metrics import attainment
     from headrace.reporting.rehearsal import (
         Rehearsal,
         code_contradictions,
@@ -237,11 +243,13 @@ def run_rehearsal(
     duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(positive)))
     lower_s = max(LEAST_SHARE * duration_s, min(DURATION_S, duration_s))
     before_s = lower_s * (len(PARTS) - 1)
+    turns = turns_of(duration_s, min(positive))
     findings, events_path = rehearsal_paths(path)
     paths = input_paths(list(inputs))
     check_models(paths.keys() - {""}, rates)
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
-    runs = []
+    runs: list[dict[str, LoadResult]] = []
+    full = []
     advice = (
         "  needs  a rehearsal is kept beside its plan\n"
         "  try    `headrace rehearse` where that can be written, and keep"
@@ -250,33 +258,38 @@ def run_rehearsal(
     with folder_beside(path, "rehearsal", advice) as folder:
         unfinished = folder / events_path.name
         notices.print(
-            f"rehearsing {before_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}:"
+            f"rehearsing {before_s:g} s at lower rates, {duration_s:g} s at {_rates(rates)}:"
             " all slots at once, behind a real gateway",
             soft_wrap=True,
         )
         with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
-            for rate in PARTS:
+            for turn, rate in product(range(turns), PARTS):
                 offered = {name: rate * rate_rps for name, rate_rps in rates.items()}
-                part_s = duration_s if rate == 1.0 else lower_s
-                arrivals = arrivals_for("poisson", offered, part_s, SEED)
+                part_s = (duration_s if rate == 1.0 else lower_s) / turns
+                arrivals = arrivals_for("poisson", offered, part_s, SEED + turn)
+                if not arrivals and rate < 1.0:
+                    continue
+                if rate == 1.0:
+                    full.append(len(runs))
                 span_us = round(part_s * 1e6)
-                if arrivals or rate == 1.0:
-                    runs.append(
-                        run_load_of_models(
-                            server.url, arrivals, options, order=tuple(rates), span_us=span_us
-                        )
+                runs.append(
+                    run_load_of_models(
+                        server.url, arrivals, options, order=tuple(rates), span_us=span_us
                     )
+                )
         header, events = read_event_log(unfinished, allow_cut_short=True)
         with EventLogWriter(unfinished, header) as writer:
             for event in with_seen(header, events, runs):
                 writer.append(event)
         os.replace(unfinished, events_path)
-    results = runs[-1]
-    started_at_us = min(result.started_at_us for result in results.values())
-    events = [event for event in events if event.at_us >= started_at_us]
+    began_us = [min(result.started_at_us for result in run.values()) for run in runs]
+    events = during(events, began_us, full)
     stages = rehearsed_stages(plan, profiles, header, events)
     code = rehearsed_code(plan, header, events)
-    attained = {name: result.report().total.slo_attainment for name, result in results.items()}
+    attained = {
+        name: attainment([outcome for index in full for outcome in runs[index][name].outcomes])
+        for name in rates
+    }
     found = Rehearsal(
         plan_sha256=sha256_file(path),
         offered_rps=rates,
@@ -290,6 +303,30 @@ def run_rehearsal(
     )
     write_document(found, findings)
     return found
+
+
+def turns_of(duration_s: float, least_rps: float) -> int:
+    """Into how many turns the time of each rate is divided.
+
+    Args:
+        least_rps: of the model with the fewest requests.
+
+    >>> turns_of(6.0, 400.0), turns_of(6.0, 40.0), turns_of(20.0, 0.5)
+    (3, 2, 1)
+    """
+    return max(1, min(TURNS, int(duration_s * least_rps / REQUESTS)))
+
+
+def during(
+    events: "Sequence[AnyEvent]", began_us: Sequence[int], chosen: Collection[int]
+) -> "list[AnyEvent]":
+    """The events of some of several runs, each of which begins when the one before has ended.
+
+    Args:
+        began_us: of all runs, in order.
+        chosen: which of them.
+    """
+    return [event for event in events if bisect_right(began_us, event.at_us) - 1 in chosen]
 
 
 def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
