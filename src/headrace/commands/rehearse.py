@@ -50,9 +50,10 @@ def rehearse(
         float | None,
         typer.Option(
             min=0.1,
-            help="How long to send requests; before that, three lower rates for as long each, but"
-            f" no longer than {DURATION_S:g} or a third of it, whichever is more (default:"
-            f" {DURATION_S:g}, or until each model has had {REQUESTS}, but {LONGEST_S:g} at most).",
+            help="How long to send requests at the plan's rate; by turns with it, three lower rates"
+            f" for as long each, but no longer than {DURATION_S:g} or a third of it, whichever is"
+            f" more (default: {DURATION_S:g}, or until each model has had {REQUESTS}, but"
+            f" {LONGEST_S:g} at most).",
         ),
     ] = None,
     load_factor: Annotated[
