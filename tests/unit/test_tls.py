@@ -42,6 +42,7 @@ INFER = post(
     "/v2/models/adder/infer",
     b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}',
 )
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GRPC = frames.PREFACE + frames.settings(())
 
 
@@ -273,6 +274,53 @@ def test_strangers_that_send_nothing_by_tls_hold_their_seats_and_no_more(
     told, held = uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
     assert all(told), "the owner is answered"
     assert held == [min(came, 3) + came for came in range(1, 9)], "strangers' and the owner's"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(connections=3, reserved_connections=0), Limits(connections_per_stranger=3)],
+    ids=["of all", "of a stranger"],
+)
+@pytest.mark.parametrize("sent", [HTTP, b""], ids=["failed", "slow"])
+def test_a_handshake_that_has_failed_or_is_slow_gives_way_before_a_connection_that_is_idle(
+    monkeypatch: pytest.MonkeyPatch, ours: Pair, server: Pair, limits: Limits, sent: bytes
+) -> None:
+    monkeypatch.setattr("headrace.serving.front.access.peer_user", lambda *_: 4_321)
+    monkeypatch.setattr("headrace.serving.front.handshake._STALLED_S", PATIENCE_S if sent else 0.0)
+
+    async def ask() -> list[bytes]:
+        tls = TlsFiles(certificate=server.certificate, key=server.key)
+        front = front_of("http", tls, limits=limits, token=TOKEN)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+
+        async def live(ssl: ssl.SSLContext | None) -> Streams:
+            return await asyncio.open_connection("127.0.0.1", port, ssl=ssl)
+
+        async def probe(streams: Streams) -> bytes:
+            streams[1].write(get("/v2/health/live"))
+            return await streams[0].readuntil(b"}")
+
+        idle = [await live(client_of(ours))]
+        told = [await probe(idle[0])]
+        stalled, writer = await live(None)
+        writer.write(sent)
+        if sent:
+            await stalled.readuntil(b"https://")
+        while front.connections < 2:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            idle.append(await live(client_of(ours)))
+            told.append(await probe(idle[-1]))
+        await stalled.read()  # it has been hung up on
+        told += [await probe(streams) for streams in idle]
+        await front.stop()
+        for _, each in (*idle, (stalled, writer)):
+            each.close()
+        return told
+
+    told = uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
+    assert [each[:12] for each in told] == [b"HTTP/1.1 200"] * 6
 
 
 def test_a_client_without_a_seat_is_not_let_into_its_handshake(ours: Pair, server: Pair) -> None:

@@ -17,10 +17,12 @@ from typing import cast
 
 from headrace.serving.addresses import peer_key
 from headrace.serving.complaints import Complaints
-from headrace.serving.front.seats import STRANGER, Peer, Seats
+from headrace.serving.front.seats import STALLED, STRANGER, Peer, Seats
 from headrace.serving.front.tls_failures import ServerContext, on_failure
 
 _HANDSHAKE_S = 10.0
+_STALLED_S = 2.0
+"""A handshake takes two round trips; there is time for one packet that is lost."""
 
 
 class Accepted(asyncio.Protocol):
@@ -41,7 +43,8 @@ class Handshake(asyncio.Protocol):
     """One client, until it speaks TLS."""
 
     busy = False
-    """See `seats.Seated`: it has asked for nothing yet, so it gives way like one that is idle."""
+    """See `seats.Seated`: it has asked for nothing yet, so it gives way like one that is idle, and
+    before those when it is stalled."""
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Handshake(asyncio.Protocol):
         self.peer: Peer | None = None
         self.standing = STRANGER
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._ended = False
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -88,10 +92,12 @@ class Handshake(asyncio.Protocol):
         if self._seats.take(self) == "none":
             self.give_way()
         else:
-            self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._shake_hands())
+            self._timer = loop.call_later(_STALLED_S, self._stall)
 
     async def _shake_hands(self) -> None:
-        on_failure.set(self._complain)
+        on_failure.set(self._fail)
         try:
             with suppress(OSError):  # it left, took too long, or cannot be agreed with
                 await asyncio.get_running_loop().connect_accepted_socket(
@@ -103,7 +109,12 @@ class Handshake(asyncio.Protocol):
         finally:
             self._leave()
 
-    def _complain(self, sentence: str) -> None:
+    def _stall(self) -> None:
+        """Keep the seat for as long as nobody else needs one."""
+        self._seats.stand(self, STALLED)
+
+    def _fail(self, sentence: str) -> None:
+        self._stall()
         self._complaints.warn(peer_key(self._ends[0][0]), sentence)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,5 +139,7 @@ class Handshake(asyncio.Protocol):
                 self._client.shutdown(SHUT_RDWR)
 
     def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._seats.leave(self)
         self._under_way.discard(self)

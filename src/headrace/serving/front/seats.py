@@ -1,18 +1,19 @@
 """Who may hold connections, and who gives way when there is no room.
 
 A connection has a *standing*: its owner's (the user who runs the server, on this machine), known
-(it has shown the token, or none is needed), or a stranger's. It belongs to a *peer*: a user of this
-machine, or an address elsewhere (of IPv6 its /64 network: one host has as many addresses as it
-likes).
+(it has shown the token, or none is needed), a stranger's, or, whoever it is, stalled: its TLS
+handshake has failed or takes long. It belongs to a *peer*: a user of this machine, or an address
+elsewhere (of IPv6 its /64 network: one host has as many addresses as it likes).
 
 A new connection finds its seat so:
 
-    1. a stranger's peer holds `connections_per_stranger` strangers' connections at most;
-       the next one displaces the least recently active of them
+    1. a stranger's peer holds `connections_per_stranger` connections at most, those that it has
+       shown the token on apart; the next one displaces one that is stalled, or else the least
+       recently active of them
     2. while there are fewer than `connections`, it is seated
-    3. otherwise one gives way that nobody waits on: idle, in its TLS handshake, or with a request
-       that is half sent; strangers first, never of a higher standing than the newcomer; of the
-       peer that has most, the least recently active
+    3. otherwise one gives way that nobody waits on: stalled, idle, in its TLS handshake, or with a
+       request that is half sent; the lowest standing first, never a higher one than the
+       newcomer's; of the peer that has most, the least recently active
     4. where all are being answered: a seat of the reserve, for one request of the owner, of
        somebody with the token, or for a health probe
     5. beyond the reserve it is turned away
@@ -29,7 +30,7 @@ from typing import Literal, Protocol
 
 from headrace.serving.front.http_messages import Limits
 
-STRANGER, KNOWN, OWNER = 0, 1, 2
+STALLED, STRANGER, KNOWN, OWNER = range(4)
 Seat = Literal["own", "reserve", "none"]
 
 
@@ -67,7 +68,7 @@ class Seats:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._peers: tuple[dict[Hashable, dict[Seated, None]], ...] = ({}, {}, {})
+        self._peers: tuple[dict[Hashable, dict[Seated, None]], ...] = ({}, {}, {}, {})
         """By standing, by peer: connections, the least recently active first."""
         self._taken = 0
 
@@ -79,8 +80,9 @@ class Seats:
         limits, peer = self._limits, connection.peer
         assert peer is not None, "seats are for those who have said who they are"
         if peer.standing == STRANGER:
-            own = self._peers[STRANGER].get(peer.key, {})
-            if len(own) >= limits.connections_per_stranger and not self._displace(own):
+            own = [self._peers[each].get(peer.key, {}) for each in (STALLED, STRANGER)]
+            full = sum(map(len, own)) >= limits.connections_per_stranger
+            if full and not any(map(self._displace, own)):
                 return "none"
         seat: Seat = "own"
         if self._taken >= limits.connections and not self._make_room(peer.standing):
@@ -106,7 +108,7 @@ class Seats:
                 del table[peer.key]
 
     def stand(self, connection: Seated, standing: int) -> None:
-        """It has shown the token; or it turned out to speak for others."""
+        """It has shown the token; it turned out to speak for others; or it is stalled."""
         peer = connection.peer
         if connection.standing == standing or peer is None:
             return

@@ -5,7 +5,7 @@ hang up, and what was written last is lost. So a failure is kept from them: they
 handshake has more to read, before which they send what was written (`_Explaining`). The client then
 hangs up itself, and nothing that it had still under way makes the kernel reset the connection
 before it has read why. Until then, or until more comes, or the handshake has taken too long, it
-keeps its seat as others in their handshake do.
+keeps a seat, unless another needs one.
 
 Who sends a request of HTTP in the clear could not read an alert, and is answered in the clear,
 where what comes first of it shows that.
