@@ -17,6 +17,7 @@ from headrace.serving.front.grpc import frames
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.table import FRONTS
 from headrace.serving.front.tls import TlsFiles, tls_files
+from headrace.serving.front.tls_failures import on_failure
 from helpers.certificates import Pair, authority, signed
 from helpers.gateway import TOKEN, FakeEngine, get, post
 from helpers.live_server import PATIENCE_S
@@ -183,7 +184,8 @@ PROTOCOL_VERSION = b"\x15\x03\x02\0\x02\x02\x46"
     ],
     ids=["HTTP", "HTTP with a body", "TLS 1.1"],
 )
-def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_on(
+def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_on_for_long(
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     server: Pair,
     run: Callable[[Coroutine[Any, Any, None]], None],
@@ -191,6 +193,8 @@ def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_
     heard: bytes,
     logged: str,
 ) -> None:
+    monkeypatch.setattr("headrace.serving.front.tls_failures._DROPPED_BYTES", len(b"more"))
+
     async def ask() -> None:
         front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
         await front.listen()
@@ -199,7 +203,7 @@ def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_
         writer.write(sent)
         told = await reader.readexactly(len(heard))
         assert front.connections == 1, "until it hangs up, what it sent is no reason for a reset"
-        writer.write(b"more")
+        writer.write(b"more and more")
         told += await reader.read()
         assert told.startswith(heard)
         assert (b"this port speaks TLS: ask for https://" in told) == heard.startswith(b"HTTP")
@@ -211,6 +215,25 @@ def test_a_client_that_cannot_be_understood_is_told_and_hung_up_on_when_it_goes_
     run(asyncio.wait_for(ask(), PATIENCE_S))
     [record] = [each for each in caplog.records if each.name == "headrace.tls"]
     assert record.getMessage() == f"127.0.0.1: turned away: {logged}"
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 2, 3, 4, 5, 7, 1 << 20])
+@pytest.mark.parametrize("method", [b"GET", b"PUT", b"HEAD", b"POST", b"DELETE", b"OPTIONS"])
+def test_a_request_in_the_clear_is_answered_whatever_segments_it_comes_in(
+    server: Pair, method: bytes, segment_bytes: int
+) -> None:
+    request = HTTP.replace(b"GET", method)
+    context = TlsFiles(certificate=server.certificate, key=server.key).context("http/1.1")
+    logged: list[str] = []
+    on_failure.set(logged.append)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    for start in range(0, len(request), segment_bytes):
+        incoming.write(request[start : start + segment_bytes])
+        with pytest.raises(ssl.SSLWantReadError):  # it is not hung up on
+            tls.do_handshake()
+    assert outgoing.read().startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert logged == ["turned away: it speaks no TLS, and this port nothing else"]
 
 
 def test_a_client_that_leaves_without_a_word_is_not_in_the_log(

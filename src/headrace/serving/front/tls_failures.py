@@ -3,27 +3,30 @@
 When OpenSSL cannot agree with a client it writes an alert that says why; asyncio and uvloop then
 hang up, and what was written last is lost. So a failure is kept from them: they are told that the
 handshake has more to read, before which they send what was written (`_Explaining`). The client then
-hangs up itself, and nothing that it had still under way makes the kernel reset the connection
-before it has read why. Until then, or until more comes, or the handshake has taken too long, it
-keeps a seat, unless another needs one.
+hangs up itself. What it had still under way is read and dropped: unread, it would make the kernel
+reset the connection before the client has read why. Until it hangs up, has sent too much, or the
+handshake has taken too long, it keeps a seat, unless another needs one.
 
-Who sends a request of HTTP in the clear could not read an alert, and is answered in the clear,
-where what comes first of it shows that.
+Who sends a request of HTTP in the clear could not read an alert, and is answered in the clear.
 """
 
 import re
 import ssl
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import NoReturn
 
-from headrace.serving.front.http_messages import problem
+from headrace.serving.front.http_messages import Limits, problem
 
 on_failure: ContextVar[Callable[[str], None]] = ContextVar("headrace_tls_failure")
 """Takes the sentence; set it where a loop is given a client's socket and a `ServerContext`."""
 
-_BEGINNING_BYTES = 16
+_BEGINNING_BYTES = 5
+"""Of a record's header: OpenSSL looks at nothing before it has that."""
 _HANDSHAKE_RECORD = b"\x16"
-_REQUEST = re.compile(rb"[A-Z]{3,7} /")
+_REQUEST = re.compile(rb"[A-Z]{3,4} /?|[A-Z]{5}")
+"""Such a beginning of a request, and no more of its method: the rest may come later."""
+_DROPPED_BYTES = Limits().linger_bytes
 _IN_THE_CLEAR = b"".join(
     problem(400, "this port speaks TLS: ask for https://").encode(False, head_only=False)
 )
@@ -44,14 +47,15 @@ class _Explaining(ssl.SSLObject):
     _beginning = b""
     """Of what the client has sent."""
     _failed = False
+    _dropped_bytes = 0
 
     def do_handshake(self) -> None:
         if self._failed:
-            raise ssl.SSLError("more came behind a handshake that has failed")
-        if not self._beginning:
+            self._drop()
+        if len(self._beginning) < _BEGINNING_BYTES:
             sent = self.incoming.read()
             self.incoming.write(sent)
-            self._beginning = sent[:_BEGINNING_BYTES]
+            self._beginning = (self._beginning + sent)[:_BEGINNING_BYTES]
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLSyscallError):  # what loops wait at
@@ -59,11 +63,18 @@ class _Explaining(ssl.SSLObject):
         except ssl.SSLError as error:
             self._failed = True
             self.explain(f"turned away: {_why(error, self._beginning)}")
-            if _REQUEST.match(self._beginning):
+            if _REQUEST.fullmatch(self._beginning):
                 self.outgoing.write(_IN_THE_CLEAR)
             if not self.outgoing.pending:
                 raise
             raise ssl.SSLWantReadError from error
+
+    def _drop(self) -> NoReturn:
+        """What came behind a handshake that has failed."""
+        self._dropped_bytes += len(self.incoming.read())
+        if self._dropped_bytes > _DROPPED_BYTES:
+            raise ssl.SSLError("too much came behind a handshake that has failed")
+        raise ssl.SSLWantReadError
 
 
 class ServerContext(ssl.SSLContext):
