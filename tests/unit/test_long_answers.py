@@ -232,7 +232,7 @@ def plain(part: NDArray[Any]) -> list[Any]:
 
 
 def numbers(count: int, listed: Callable[[NDArray[Any]], list[Any]] = plain) -> LongAnswer:
-    values = large_values(np.resize(X, count), listed, "y")
+    values = large_values(np.resize(X, count), listed, "y", 1 << 30)
     assert values is not None
     return LongAnswer([values], [], 1 << 30)
 
@@ -333,6 +333,21 @@ def test_escapes_of_a_short_answer_count_too() -> None:
         answered(app, np.array([b"\x01" * 4_000], dtype=object), limits=limits)
 
 
+@pytest.mark.parametrize("count", [40_000, 50_000])
+def test_an_apps_strings_count_with_what_its_answer_holds_however_many_they_are(count: int) -> None:
+    app, length = app_of(tensor("y", "bytes", (-1,))), 1_000
+    long = answered(app, np.array([bytes(length)] * count, dtype=object))
+    assert isinstance(long, LongAnswer)
+    text_bytes = min(Limits().answer_json_bytes, count * length)
+    assert long.held_bytes >= text_bytes + count * length
+
+
+def test_an_apps_numbers_are_not_looked_at_when_they_are_too_many() -> None:
+    app, limits = app_of(tensor("y", "float32", (-1,))), Limits(answer_json_bytes=200_000)
+    with pytest.raises(InvalidError, match="the most is 200000; ask for binary"):
+        answered(app, np.full(COUNT, np.nan, np.float32), limits=limits)
+
+
 def test_strings_are_not_made_texts_before_their_turn() -> None:
     app, looked_at = app_of(tensor("y", "bytes", (-1,))), 0
 
@@ -383,7 +398,7 @@ def test_pieces_have_the_values_that_the_whole_has(dtype: str, batch_axis: int) 
     numbers = np.random.default_rng(3).integers(0, 100, (2, *SHAPE)).astype(element_dtype(spec))
     layout = layout_of(0, spec)
     data = memoryview(numbers.tobytes())
-    written = write_json_tensor(layout, data, 2)
+    written = write_json_tensor(layout, data, 2, 1 << 30)
     assert isinstance(written, JsonValues)
     assert json.loads(b"".join(written.pieces())) == layout.as_values(data, 2)
 
@@ -394,7 +409,7 @@ def test_pieces_of_strings_have_the_texts_that_the_whole_has() -> None:
     rooms = np.zeros(COUNT, layout.dtype)
     texts = [("weir", 'Mü"\\', "")[i % 3] for i in range(COUNT)]
     pack([text.encode() for text in texts], rooms)
-    written = write_json_tensor(layout, memoryview(rooms.tobytes()), 1)
+    written = write_json_tensor(layout, memoryview(rooms.tobytes()), 1, 1 << 30)
     assert isinstance(written, JsonValues)
     assert json.loads(b"".join(written.pieces())) == texts
 

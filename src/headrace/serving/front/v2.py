@@ -273,10 +273,11 @@ class ModelCodec:
         inputs, given = ask.inputs, answer.outputs
         items = inputs.items
         outputs = inputs.outputs if self._fixed else self.signature.answered(inputs, answer)
+        most_bytes = self._limits.answer_json_bytes
         sent = [
             outputs[i].as_sent(given[i], items)
             if binary
-            else write_json_tensor(outputs[i], given[i], items)
+            else write_json_tensor(outputs[i], given[i], items, most_bytes)
             for i, binary in ask.wanted
         ]
         key = (items, inputs.sizes, ask.wanted)
@@ -285,7 +286,7 @@ class ModelCodec:
             frame = self._frame(ask, outputs, sent)
             if self._fixed and len(self._frames) < _FRAMES_MAX:
                 self._frames[key] = frame
-        return filled(frame, sent, ask.id, self._limits.answer_json_bytes)
+        return filled(frame, sent, ask.id, most_bytes)
 
     def _frame(
         self, ask: Ask, layouts: Sequence[TensorLayout], sent: Sequence[Sent]

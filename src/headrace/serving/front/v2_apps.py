@@ -72,6 +72,7 @@ class AppCodec(ModelCodec):
         assert isinstance(answer, AppAnswer), "an app's answers hold its tensors"
         outputs = []
         sent: list[Sent] = []
+        most_bytes = self._limits.answer_json_bytes
         for index, binary in ask.wanted:
             spec, array = self._outputs[index], answer.tensors[index]
             described: dict[str, Any] = {
@@ -84,7 +85,7 @@ class AppCodec(ModelCodec):
                 described["parameters"] = {"binary_data_size": data.nbytes}
                 sent.append(data)
             else:
-                values = _to_json(array, spec.name)
+                values = _to_json(array, spec.name, most_bytes)
                 described["data"] = HERE if isinstance(values, JsonValues) else values
                 if isinstance(values, JsonValues):
                     sent.append(values)
@@ -96,7 +97,7 @@ class AppCodec(ModelCodec):
             "outputs": outputs,
         }
         frame = msgspec.json.encode(document).split(bytes(HERE))
-        return filled(frame, sent, None, self._limits.answer_json_bytes)
+        return filled(frame, sent, None, most_bytes)
 
 
 def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
@@ -131,11 +132,12 @@ def to_binary(array: NDArray[Any]) -> memoryview:
     return memoryview(array.tobytes())
 
 
-def _to_json(array: NDArray[Any], name: str) -> list[Any] | JsonValues:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise not_finite(name)
+def _to_json(array: NDArray[Any], name: str, most_bytes: int) -> list[Any] | JsonValues:
     flat, listed = array.ravel(), partial(_listed, name=name)
-    return large_values(flat, listed, name) or listed(flat)
+    large = large_values(flat, listed, name, most_bytes)
+    if array.dtype.kind == "f" and not np.isfinite(flat).all():
+        raise not_finite(name)
+    return large or listed(flat)
 
 
 def _listed(array: NDArray[Any], name: str) -> list[Any]:

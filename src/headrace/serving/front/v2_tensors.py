@@ -140,15 +140,18 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     return -most, most
 
 
-def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes | JsonValues:
+def write_json_tensor(
+    spec: TensorLayout, data: memoryview, items: int, most_bytes: int
+) -> bytes | JsonValues:
     """What the engine gave, as a flat list.
 
     Raises:
-        InvalidError: a number is NaN or infinite, or a string of few is not UTF-8; of many that is
-            found when they are written (`JsonTexts.pieces`).
+        InvalidError: a large one may have more than `most_bytes` as text; a number is NaN or
+            infinite, or a string of few is not UTF-8; of many that is found when they are written
+            (`JsonTexts.pieces`).
     """
     if data.nbytes > _SMALL_BYTES:
-        large = large_values(spec.as_array(data, items), spec.listed, spec.name)
+        large = large_values(spec.as_array(data, items), spec.listed, spec.name, most_bytes)
         if large is not None:
             if spec.datatype in FLOATS and not np.isfinite(large.flat).all():
                 raise not_finite(spec.name)
