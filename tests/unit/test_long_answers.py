@@ -74,9 +74,9 @@ def answered(
     return codec.encode(codec.decode(b'{"inputs":[]}', None), answer)
 
 
-def waiting(bench: Bench, request: bytes) -> Client:
+def waiting(bench: Bench, request: bytes, peer: tuple[str, int] = ("127.0.0.1", 1)) -> Client:
     """A client whose answer is still to be written."""
-    client = bench.connect()
+    client = bench.connect(peer)
     client.send(request, turns=False)
     assert not client.replies()
     return client
@@ -181,6 +181,38 @@ def test_what_waits_to_be_written_is_bounded_and_its_place_is_free_afterwards() 
     assert bench.ask(asked(model)).status == 200
 
 
+def test_a_client_whose_answers_hold_most_gives_way_to_others_until_all_hold_as_much() -> None:
+    model = vector("long", COUNT)
+    one_bytes = COUNT * LONGEST + X.nbytes + 200
+    bench = Bench(FakeEngine(model), limits=Limits(untaken_bytes=4 * one_bytes))
+    many = [bench.connect(("10.0.0.1", port)) for port in range(4)]
+    few = [bench.connect(("10.0.0.2", port)) for port in range(3)]
+    for client in (*many, *few):
+        client.send(asked(model), turns=False)
+    assert few[2].reply().status == 503, "two of each wait"
+    many[0].take_turns()
+    assert [client.reply().status for client in few[:2]] == [200, 200]
+    told = [client.reply() for client in many]
+    assert sorted(reply.status for reply in told) == [200, 200, 503, 503]
+    assert {reply.json["reason"] for reply in told if reply.status == 503} == {"queue-full"}
+    counters = bench.core.counters["long"]
+    assert (counters.answered, counters.refused) == (4, {"queue-full": 3})
+
+
+def test_nobody_gives_way_to_an_answer_that_finds_no_room_all_the_same() -> None:
+    small, large = vector("small", COUNT), vector("large", 2 * COUNT + 100)
+    one_bytes = COUNT * LONGEST + X.nbytes + 200
+    bench = Bench(FakeEngine(small, large), limits=Limits(untaken_bytes=5 * one_bytes))
+    for number, count in enumerate((3, 2)):
+        for port in range(count):
+            waiting(bench, asked(small), (f"10.0.0.{number}", port))
+    refused = bench.connect(("10.0.0.9", 1))
+    refused.send(asked(large), turns=False)
+    assert refused.reply().status == 503
+    refused.take_turns()
+    assert bench.core.counters["small"].answered == 5
+
+
 def test_an_answer_that_waits_alone_is_written_however_large_it_is() -> None:
     model = vector("long", COUNT)
     bench = Bench(FakeEngine(model), limits=Limits(untaken_bytes=1))
@@ -214,7 +246,7 @@ class Circle:
     def write(
         self, answer: LongAnswer, told: Told, then: Callable[[Response], None] | None = None
     ) -> None:
-        self._turns.write(answer, cast(HttpExchange, told), then or told.respond, untold)
+        self._turns.write(answer, cast(HttpExchange, told), "", then or told.respond, untold)
 
     def turn(self) -> int:
         """How long it took, microseconds."""

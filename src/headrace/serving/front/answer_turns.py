@@ -5,11 +5,13 @@ interpreter's lock. While a million numbers were written again and again, half o
 took 5.2 ms and more; with turns 0.4 ms.
 
 They take turns in a circle, so none waits for ever. All of them lie in memory meanwhile, partly
-written: what they may take together is bounded, and one more is refused. Those of clients that
-leave are given up at once.
+written: what they may take together is bounded. Where there is no room for one more, answers of the
+peer that holds most give way to it, those whose turn comes last first, as long as that peer holds
+more than the newcomer's would; else it is refused itself. So a peer alone may hold everything, and
+beside others an equal part. Those of clients that leave are given up at once.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -26,9 +28,15 @@ TURN_US = 1_000
 
 
 class _Waiting(msgspec.Struct):
-    answer: LongAnswer
+    answer: LongAnswer | None
+    """None: it has given way."""
+    peer: str
     then: Callable[[Response], None]
     untold: Callable[[InvalidError], Response]
+
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self.answer is None else self.answer.held_bytes
 
 
 class AnswerTurns:
@@ -50,32 +58,60 @@ class AnswerTurns:
         self,
         answer: LongAnswer,
         exchange: HttpExchange,
+        peer: str,
         then: Callable[[Response], None],
         untold: Callable[[InvalidError], Response],
     ) -> None:
         """Call `then` when it is written, later; not if the client has left by then.
 
         Args:
+            peer: whose it is; see `seats.Peer`.
             untold: what `then` is called with if it turns out that the answer cannot be written.
 
         Raises:
             InvalidError: others wait, and there is no room for it beside them.
         """
-        if self._waiting and self._held_bytes + answer.held_bytes > self._most_bytes:
-            raise InvalidError(
-                "too many long JSON answers wait to be written; ask again, or for binary data"
-                " (`binary_data_output`)",
-                "queue-full",
-            )
-        self._waiting[exchange] = _Waiting(answer, then, untold)
+        for given_way in self._who_gives_way(peer, answer.held_bytes):
+            waiting = self._waiting[given_way]
+            self._held_bytes -= waiting.held_bytes
+            waiting.answer = None
+            self._waiting.move_to_end(given_way, last=False)  # its client is told next
+        self._waiting[exchange] = _Waiting(answer, peer, then, untold)
         self._held_bytes += answer.held_bytes
         self._go_on()
+
+    def _who_gives_way(self, peer: str, size_bytes: int) -> list[HttpExchange]:
+        """To an answer of the peer.
+
+        Raises:
+            InvalidError: there is no room for it all the same.
+        """
+        over_bytes = self._held_bytes + size_bytes - self._most_bytes
+        if over_bytes <= 0 or not self._held_bytes:
+            return []
+        turns: dict[str, list[HttpExchange]] = defaultdict(list)
+        held_bytes: dict[str, int] = defaultdict(int)
+        for exchange, waiting in self._waiting.items():
+            turns[waiting.peer].append(exchange)
+            held_bytes[waiting.peer] += waiting.held_bytes
+        own_bytes = held_bytes[peer] + size_bytes
+        found = []
+        while over_bytes > 0:
+            most = max(held_bytes, key=held_bytes.__getitem__)
+            if held_bytes[most] <= own_bytes:
+                raise _no_room()
+            exchange = turns[most].pop()
+            freed_bytes = self._waiting[exchange].held_bytes
+            held_bytes[most] -= freed_bytes
+            over_bytes -= freed_bytes
+            found.append(exchange)
+        return found
 
     def give_up(self, exchange: HttpExchange) -> None:
         """Its client has left."""
         waiting = self._waiting.pop(exchange, None)
         if waiting is not None:
-            self._held_bytes -= waiting.answer.held_bytes
+            self._held_bytes -= waiting.held_bytes
 
     def _go_on(self) -> None:
         if self._waiting and not self._due:
@@ -90,6 +126,8 @@ class AnswerTurns:
         until_us = self._now_us() + TURN_US
         try:
             try:
+                if waiting.answer is None:
+                    raise _no_room()
                 response = waiting.answer.write(lambda: self._now_us() >= until_us)
             except InvalidError as error:
                 response = waiting.untold(error)
@@ -103,3 +141,11 @@ class AnswerTurns:
             exchange.respond(internal_error())
         finally:
             self._go_on()
+
+
+def _no_room() -> InvalidError:
+    return InvalidError(
+        "too many long JSON answers wait to be written; ask again, or for binary data"
+        " (`binary_data_output`)",
+        "queue-full",
+    )

@@ -67,8 +67,8 @@ class Limits:
     untaken_bytes: int = 1 << 30
     """Of all answers that clients have still to take; beyond, those who hold the most are cut off:
     each may be quick enough, and all together take the memory. Long JSON answers that are still to
-    be written may hold as much again, tensors and text; beyond, the next one is refused, unless no
-    other waits."""
+    be written may hold as much again, tensors and text; beyond, those of the peer that holds most
+    give way, or the next one is refused, unless no other waits."""
     linger_timeout_s: float = 2.0
     """After a refusal whose body is still under way."""
     linger_bytes: int = 16 << 20

@@ -191,16 +191,17 @@ class HttpInference(msgspec.Struct, eq=False):
 
     def _answer(self, answer: Answer) -> bool:
         """False: it cannot be written as its client wants it. What is found only while a long one
-        is written, strings that are not UTF-8 or too long in all, its client is told too; but
-        then a step of a sequence has happened, and whoever looked meanwhile saw it counted as
-        answered."""
+        is written or waits, strings that are not UTF-8, too long in all, that it has to give way,
+        its client is told too; but then a step of a sequence has happened, and whoever looked
+        meanwhile saw it counted as answered."""
         exchange, ask = self._exchange, self._ask
         assert ask is not None, "only what was read is answered"
         try:
             response = self._handler.codec.encode(ask, answer)
             if isinstance(response, LongAnswer):
                 untold = partial(self._handler.untold, ask, _without_tensors(answer))
-                self._handler.turns.write(response, exchange, self._respond, untold)
+                peer = exchange.connection.owner
+                self._handler.turns.write(response, exchange, peer, self._respond, untold)
                 return True
         except InvalidError as error:
             exchange.respond(self._handler.untold(ask, answer, error))
