@@ -290,6 +290,13 @@ def test_options_that_contradict_or_do_nothing_are_refused(
     assert (code, said in err) == (2, True), err
 
 
+def test_replan_is_refused_where_the_problem_of_a_new_plan_could_not_be_written(run: Run) -> None:
+    code, _, err = run("serve", os.fsdecode(b"caf\xe9/plan.json"), "--replan")
+
+    assert code == 2
+    assert "is no UTF-8, and the problem of a new plan names the profiles in it" in err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

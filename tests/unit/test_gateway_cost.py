@@ -22,7 +22,13 @@ from headrace.load.gateway_cost import (
     cost_at_full_load,
     under_way,
 )
-from headrace.load.gateway_plan import MOST_STAGE_US, runs_on_a_core, that_waits, write_plan
+from headrace.load.gateway_plan import (
+    MOST_STAGE_US,
+    as_it_is,
+    runs_on_a_core,
+    that_waits,
+    write_plan,
+)
 from headrace.load.options import LoadError, LoadOptions
 from headrace.load.result import LoadResult, RequestResult
 from headrace.simulation.offered.arrivals import Arrival
@@ -176,6 +182,13 @@ def test_a_quick_model_of_one_size_is_run_where_its_device_is_a_core() -> None:
     assert not runs_on_a_core(a_profile(block_us=MOST_STAGE_US), "cpu")
     elsewhere = make_profile("m", blocks=2, devices={"gpu": 1.0}, max_batch=1, block_us=100)
     assert not runs_on_a_core(replace(elsewhere, model_path="m.onnx"), "gpu")
+
+
+def test_a_model_that_is_a_link_is_run_by_its_name(tmp_path: Path) -> None:
+    """Its weights lie beside the link."""
+    (tmp_path / "m.onnx").symlink_to("kept/today.onnx")
+
+    assert as_it_is(a_profile(), tmp_path).model_path == str(tmp_path / "m.onnx")
 
 
 def test_a_server_that_is_gone_is_not_taken_for_a_model_that_refuses(

@@ -1,5 +1,6 @@
 """What is planned anew is the plan's own problem with other loads."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headrace.catalog.problem_of_plan import write_problem
 from headrace.cli import app
 from headrace.commands.replanning import plan_command
 from headrace.domain.app import App, FanOut, Module
+from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import HeadroomFor, Items, PlanOptions, Problem
 from headrace.planning import solve
@@ -57,6 +59,41 @@ def test_a_profile_that_is_a_link_is_named_by_the_link(tmp_path: Path) -> None:
     profile.rename(tmp_path / "kept" / "today.json")
     profile.symlink_to("kept/today.json")
     assert [ref.path for ref in again(plan, tmp_path).profile_refs] == [str(profile)]
+
+
+def test_a_folder_that_no_document_can_name_is_named_by_the_refusal(tmp_path: Path) -> None:
+    plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
+    folder = Path(os.fsdecode(b"/caf\xe9"))
+    with pytest.raises(DocumentError, match="which cannot be written as UTF-8") as raised:
+        write_problem(plan, planned_loads(plan), folder, tmp_path / "again.json")
+    assert repr(f"{folder}/{plan.profiles[0].path}") in str(raised.value)
+    assert not (tmp_path / "again.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "named"), [("m.json", "../asked/m.json"), ("link/../m.json", "../kept/m.json")]
+)
+def test_a_profile_that_is_a_link_keeps_its_name_in_a_plan_in_another_folder(
+    tmp_path: Path, asked_for: str, named: str
+) -> None:
+    """Of a folder that is a link, `..` is not the folder that the link lies in."""
+    kept, asked, made = (tmp_path / name for name in ("kept/today", "asked", "made"))
+    for folder in (kept, asked, made):
+        folder.mkdir(parents=True)
+    for seed, folder in enumerate((kept, kept.parent)):
+        profile = make_profile("m", devices={"cpu": 1.0}, seed=seed)
+        write_document(profile, folder / "m.json")
+    (asked / "m.json").symlink_to(kept / "m.json")
+    (asked / "link").symlink_to(kept)
+    (asked / "problem.yaml").write_text(
+        "schema: headrace.problem/1\n"
+        "cluster: {devices: {cpu: {}}, nodes: [{name: local, devices: {cpu: 1}}]}\n"
+        f"models: [{{profile: {asked_for}, slo_ms: 2000}}]\n"
+    )
+    planned("plan", str(asked / "problem.yaml"), "-o", str(made / "plan.json"))
+    [ref] = read_plan(made / "plan.json").profiles
+    assert ref.path == named
+    assert (made / ref.path).samefile(asked / asked_for)
 
 
 def with_files(problem: Problem, folder: Path) -> Problem:

@@ -28,14 +28,19 @@ def encode_document(record: msgspec.Struct) -> bytes:
     try:
         return (_layout(plain, 0, 0) + "\n").encode()
     except UnicodeEncodeError as error:
-        raise DocumentError(
-            f"{type(record).__name__} holds {_text_of(error)!r}, which cannot be written as UTF-8;"
-            " where it is a path, rename the file or folder"
-        ) from error
+        raise no_utf8(record, _text_of(error)) from error
     except ValueError as error:
         raise DocumentError(
             f"{type(record).__name__} holds a number that is not finite and cannot be written"
         ) from error
+
+
+def no_utf8(record: msgspec.Struct, text: str) -> DocumentError:
+    """What is said of a record with such a text."""
+    return DocumentError(
+        f"{type(record).__name__} holds {text!r}, which cannot be written as UTF-8;"
+        " where it is a path, rename the file or folder"
+    )
 
 
 def _layout(value: Any, indent: int, used: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.catalog.layout import no_utf8
 from headrace.catalog.problem_file import (
     AppEntry,
     ClusterEntry,
@@ -34,7 +35,7 @@ def write_problem(plan: Plan, loads: Mapping[str, float], folder: Path, path: Pa
     """Write `problem_of` these.
 
     Raises:
-        DocumentError: it cannot be written there.
+        DocumentError: it cannot be written there, or a path in it not as UTF-8.
     """
     write_problem_file(problem_of(plan, loads, folder), path)
 
@@ -43,10 +44,13 @@ def write_problem_file(file: ProblemFile, path: Path) -> None:
     """Write it as JSON.
 
     Raises:
-        DocumentError: it cannot be written there.
+        DocumentError: it cannot be written there, or a text in it not as UTF-8.
     """
     # Not `write_document`, which sorts maps: modules and device types keep the file's order.
-    content = msgspec.json.encode(file, enc_hook=encode_fraction)
+    try:
+        content = msgspec.json.encode(file, enc_hook=encode_fraction)
+    except UnicodeEncodeError as error:
+        raise no_utf8(file, error.object) from error
     with whole_file(path) as written:
         written.write(msgspec.json.format(content) + b"\n")
 

@@ -475,18 +475,22 @@ def _relocated(
     refs: "tuple[ProfileRef, ...]", from_folder: Path, to_folder: Path
 ) -> "tuple[ProfileRef, ...]":
     """Paths in a document are relative to its folder, and the plan's may be another one."""
-    import os.path
-
     from msgspec.structs import replace
 
     return tuple(
         ref
         if Path(ref.path).is_absolute()
-        else replace(
-            ref,
-            path=Path(
-                os.path.relpath((from_folder / ref.path).resolve(), to_folder.resolve())
-            ).as_posix(),
-        )
+        else replace(ref, path=_seen_from(to_folder, from_folder / ref.path))
         for ref in refs
     )
+
+
+def _seen_from(folder: Path, file: Path) -> str:
+    """A file's path from a folder: by the links that it was named by, since a model lies beside
+    them, unless `..` leads elsewhere out of one."""
+    import os.path
+
+    named = Path(os.path.relpath(file.absolute(), folder.absolute()))
+    if (folder / named).resolve() != file.resolve():
+        named = Path(os.path.relpath(file.resolve(), folder.resolve()))
+    return named.as_posix()

@@ -292,6 +292,7 @@ def serve(
     from headrace.commands.rehearse import check_not_kept, rehearse_before_ready
     from headrace.commands.serve_checks import (
         app_host,
+        check_nameable,
         check_names,
         check_sizes,
         check_together,
@@ -316,6 +317,8 @@ def serve(
 
     check_names(policy, executor)
     check_together(context)
+    if replan:
+        check_nameable(plan_path)
     check_cluster(cluster, address)
     if events is not None:
         check_event_log(events, plan_path, *(app or ()))

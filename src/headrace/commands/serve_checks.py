@@ -91,6 +91,19 @@ def _check_followed(plan: "Plan", sized: list[str]) -> None:
         )
 
 
+def check_nameable(plan_path: Path) -> None:
+    """Refuse `--replan` where the problem that it writes cannot name the plan's profiles."""
+    folder = str(plan_path.absolute().parent)
+    try:
+        folder.encode()
+    except UnicodeEncodeError as error:
+        raise DocumentError(
+            f"--replan: {folder!r} is no UTF-8, and the problem of a new plan names the profiles"
+            " in it\n"
+            "  try    another name for the folder, or leave out --replan"
+        ) from error
+
+
 def app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
     """The apps' process, with all files loaded. It dies with this one."""
     from headrace.domain.errors import PlanError

@@ -43,7 +43,7 @@ def runs_on_a_core(profile: Profile, device: str) -> bool:
 def as_it_is(profile: Profile, model_folder: Path) -> Profile:
     """The profile, to be read from another folder."""
     assert profile.model_path is not None
-    path = str((model_folder / profile.model_path).resolve())
+    path = str((model_folder / profile.model_path).absolute())
     return replace(profile, model_path=path, gateway_us=0, gateway_shared_us=0)
 
 
