@@ -157,6 +157,23 @@ def test_a_thousand_that_waited_in_vain_cost_no_more_than_an_objective_without_t
     assert len(engine.submitted) == 1_002, "what a second would have paid back is forgotten"
 
 
+def test_what_has_passed_of_the_time_until_one_may_try_counts_as_well(
+    now: list[int], engine: FakeEngine
+) -> None:
+    bench = Bench(engine)
+    bench.connect().send(infer())
+    now[0] += 1_000
+    refusal = Refusal(
+        reason="deadline", message="too much", retry_after_us=RETRY_US - 1_000, passed_us=1_000
+    )
+    engine.finish(refusal)
+    now[0] += RETRY_US - 1_001
+    assert bench.ask(infer()).json["retry_after_ms"] == 0.001
+    now[0] += 1
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 2
+
+
 def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
     now: list[int], engine: FakeEngine
 ) -> None:

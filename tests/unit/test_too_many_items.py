@@ -43,7 +43,7 @@ def test_what_the_dispatcher_answers_in_time_is_never_called_impossible(size: in
     assert answered <= topology.models[0].items_within(40 * MS)
 
 
-def refusal_of(items: int, timeout_us: int) -> Refusal:
+def refusal_of(items: int, timeout_us: int, waited_us: int = 0) -> Refusal:
     model = routes()
     served = ServedModel(
         name="m",
@@ -56,7 +56,8 @@ def refusal_of(items: int, timeout_us: int) -> Refusal:
         max_items=64,
     )
     results: list[Answer | Refusal] = []
-    pending = PendingRequests(lambda: 0, lambda callback: None)
+    instants = iter((0, waited_us))
+    pending = PendingRequests(lambda: next(instants, waited_us), lambda callback: None)
     inference = Inference(
         model="m", items=items, inputs=(), on_done=results.append, timeout_us=timeout_us
     )
@@ -79,3 +80,14 @@ def test_too_many_items_are_told_how_many_would_do_and_how_long_it_takes() -> No
 def test_items_that_would_do_on_an_idle_server_are_told_to_try_again() -> None:
     refusal = refusal_of(11, 40 * MS)
     assert (refusal.never, refusal.retry_after_us) == (False, 2_700)
+
+
+@pytest.mark.parametrize(("waited_us", "again_us"), [(0, 2_700), (2_000, 700), (15_000, 1)])
+def test_when_to_try_again_counts_from_when_a_client_hears_of_it(
+    waited_us: int, again_us: int
+) -> None:
+    """The dispatcher says how long after the request's arrival another could be in time."""
+    found = refusal_of(1, 40 * MS, waited_us)
+    assert found.retry_after_us == again_us
+    assert f"try again in {again_us / 1000:.1f} ms" in found.message
+    assert found.retry_after_us + found.passed_us == 2_700, "early refusals count from arrival"

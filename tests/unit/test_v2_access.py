@@ -1,8 +1,11 @@
 """Who may come in."""
 
 import os
+import resource
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -192,6 +195,33 @@ def test_a_token_is_made_once_for_this_user_only(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert read_or_create_token(path) == token
+
+
+def test_a_token_that_could_not_be_written_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # like a disk that is full
+    try:
+        with pytest.raises(AccessError, match=r"token: File too large; .*--token-file"):
+            read_or_create_token(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    assert read_or_create_token(path) == path.read_text().strip()
+
+
+def test_all_who_make_the_token_at_once_have_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    together = Barrier(8)
+
+    def one() -> str:
+        together.wait()
+        return read_or_create_token(path)
+
+    with ThreadPoolExecutor(8) as pool:
+        tokens = {future.result() for future in [pool.submit(one) for _ in range(8)]}
+    assert tokens == {path.read_text().strip()}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620])

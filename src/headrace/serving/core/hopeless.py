@@ -102,7 +102,7 @@ class Hopeless:
         arrived_at_us = inference.arrived_at_us or submitted_at_us
         if now_us - submitted_at_us > self._prompt_us:
             return
-        self._until_us = arrived_at_us + refusal.retry_after_us
+        self._until_us = arrived_at_us + refusal.passed_us + refusal.retry_after_us
         self._stands_at = self._answers.count
         waited_us = submitted_at_us - arrived_at_us
         if waited_us <= self._prompt_us:

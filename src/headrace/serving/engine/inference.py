@@ -181,7 +181,9 @@ class Refusal:
     message: str
     """One sentence for the client: why, and what would help."""
     retry_after_us: int
-    """When trying again makes sense; 0: not known, or never."""
+    """When trying again makes sense, from now on; 0: not known, or never."""
+    passed_us: int = 0
+    """From when it came, so much longer: what has passed of that time already."""
     never: bool = False
     """As it stands it cannot be answered, however idle the server is."""
 

@@ -253,7 +253,8 @@ class PendingRequests:
                     return
                 # The dispatcher allows for the loading alone.
                 retry_after_us += again_in_us
-            refusal = _refusal(entry, reason, retry_after_us)
+            waited_us = self._now_us() - entry.arrived_at_us
+            refusal = _refusal(entry, reason, retry_after_us, waited_us)
             if reason == "failed" and detail:
                 message = f"model {entry.model.name!r} is not available: {detail}"
                 refusal = Refusal(reason=reason, message=message, retry_after_us=0)
@@ -372,15 +373,26 @@ def _assemble(
     return None if entry.missing else tuple(entry.outputs)
 
 
-def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -> Refusal:
+def _refusal(
+    entry: PendingInference, reason: DropReason, retry_after_us: int, waited_us: int
+) -> Refusal:
     timeout_us = entry.timeout_us
     if reason == "deadline" and timeout_us < entry.model.fastest_us:
         return entry.model.refuse_timeout(timeout_us)
     items = entry.inference.items
     if reason == "deadline" and items > 1 and items > entry.model.items_within(timeout_us):
         return entry.model.refuse_items(items, timeout_us)
-    message = _sentence(entry.model.name, timeout_us, reason, retry_after_us)
-    return Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
+    passed_us = 0
+    if reason == "deadline" and retry_after_us > 0:
+        # The dispatcher counts from when a request came, clients from when they hear of it.
+        passed_us = max(0, min(waited_us, retry_after_us - 1))
+        retry_after_us -= passed_us
+    return Refusal(
+        reason=reason,
+        message=_sentence(entry.model.name, timeout_us, reason, retry_after_us),
+        retry_after_us=retry_after_us,
+        passed_us=passed_us,
+    )
 
 
 def _invalid(entry: PendingInference, request_id: int, detail: str) -> Refusal:

@@ -14,7 +14,9 @@ import re
 import secrets
 import socket
 import stat
+import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -228,16 +230,28 @@ def read_or_create_token(path: Path) -> str:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _read_token(path)
+        with suppress(FileExistsError):
+            return _new_token(path)
     except OSError as error:
         raise AccessError(
             f"token file {path}: {error.strerror}; name another with --token-file"
         ) from error
+    return _read_token(path)
+
+
+def _new_token(path: Path) -> str:
+    """The file has its name when it is whole: others may read it at once, or the disk be full.
+
+    Raises:
+        FileExistsError: somebody else has made it.
+    """
+    if os.path.lexists(path):
+        raise FileExistsError
     token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w") as file:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:
         file.write(token + "\n")
+        file.flush()
+        os.link(file.name, path)
     return token
 
 
