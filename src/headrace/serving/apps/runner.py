@@ -111,6 +111,8 @@ class RunningFunction:
         self._begin = begin
         self._function = function
         self._cancelled = False
+        self._calls: set[asyncio.Future[Any]] = set()
+        """Those that are out."""
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self._drive(inputs), name=TASK + function.name)
         self.task.add_done_callback(lambda task: runner.forget(begin.request))
@@ -136,6 +138,10 @@ class RunningFunction:
         except BaseException as error:  # SystemExit too: one request must not end the process
             kind, where, trace = described(error)
             frame, tensors = Erred(number, kind, where, trace[-MAX_TRACEBACK:]), ()
+        finally:
+            # Tasks that the function started may wait for them: nobody answers any more.
+            for call in self._calls:
+                call.cancel()
         if not self._cancelled:
             self._cancelled = True
             self._runner.send(frame, tensors)
@@ -151,6 +157,7 @@ class RunningFunction:
         _check_size(name, item)
         number = next(runner.calls)
         future = runner.waiting[number] = asyncio.get_running_loop().create_future()
+        self._calls.add(future)
         runner.send(Call(self._begin.request, number, module), item)
         try:
             return await future
@@ -160,6 +167,7 @@ class RunningFunction:
             raise
         finally:
             del runner.waiting[number]
+            self._calls.remove(future)
 
     async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,133 @@
+"""What a request of an app leaves behind in the apps' process when its function has ended: nothing
+that waits for a module, and whatever else the function has set going.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.apps import InvalidInput, app, ensemble, gather, module, step, tensor
+from headrace.serving.apps.api import AppFunction
+from headrace.serving.engine.inference import AppAnswer, Refusal
+from helpers.served_app import Served
+from helpers.virtual_loop import VirtualTimeLoop
+
+first, second = module("first"), module("second")
+X = [tensor("x", "float32", (2,))]
+Y = [tensor("y", "float32", (-1, 2))]
+Vector = NDArray[np.float32]
+
+
+async def refuse() -> None:
+    raise InvalidInput("a crop without text")
+
+
+async def fail() -> None:
+    raise RuntimeError("secret of the operator")
+
+
+@app(name="app", inputs=X, outputs=Y)
+async def refuses_beside_calls(x: Vector) -> dict[str, Any]:
+    await gather(first(x), refuse(), first(x))
+    raise AssertionError("refused above")
+
+
+@app(name="app", inputs=X, outputs=Y)
+async def fails_beside_calls_of_calls(x: Vector) -> dict[str, Any]:
+    async def both() -> None:
+        await gather(first(x), asyncio.shield(first(x)))
+
+    await gather(both(), fail())
+    raise AssertionError("failed above")
+
+
+@app(name="app", inputs=X, outputs=Y)
+async def returns_before_its_calls(x: Vector) -> dict[str, Any]:
+    started.append(asyncio.create_task(again_and_again(x)))
+    return {"y": [await second(x)]}
+
+
+async def again_and_again(x: Vector) -> None:
+    try:
+        await first(x)
+    except asyncio.CancelledError:
+        await first(x)
+
+
+two_steps = ensemble(
+    "app",
+    inputs=X,
+    outputs=Y,
+    steps=[
+        step(first, takes=["x"], gives=["a"], items=False),
+        step(second, takes=["x"], gives=["b"]),
+        step(second, takes=["a"], gives=["y"], items=False),
+    ],
+)
+"""The second takes the numbers of `x` for its items: none of them fits."""
+
+started: list[asyncio.Task[None]] = []
+"""By functions, which keep them so from being collected."""
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """On virtual time."""
+    loop = VirtualTimeLoop()
+    started.clear()
+    try:
+        loop.run_until_complete(test())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "ending"),
+    [
+        (refuses_beside_calls, "invalid-input"),
+        (fails_beside_calls_of_calls, "app-error"),
+        (two_steps, "invalid-input"),
+        (returns_before_its_calls, "answered"),
+    ],
+)
+def test_no_task_waits_for_a_module_when_its_function_has_ended(
+    function: AppFunction, ending: str
+) -> None:
+    async def test() -> None:
+        served = Served(function)
+        served.engine.silent.add("app.first")
+
+        answer = await served.send()[1]
+        assert (answer.reason if isinstance(answer, Refusal) else "answered") == ending
+        # No timer is left: whatever can still run does so before virtual time moves on.
+        await asyncio.sleep(0.001)
+
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        calls = [call for call in served.engine.submitted if call.model == "app.first"]
+        assert calls
+        assert calls == served.engine.cancelled
+
+    run(test)
+
+
+def test_a_task_that_waits_for_no_module_goes_on_when_its_function_has_ended() -> None:
+    async def later(x: Vector) -> None:
+        await first(x)
+        await asyncio.sleep(0.5)
+
+    @app(name="app", inputs=X, outputs=Y)
+    async def leaves_a_task(x: Vector) -> dict[str, Any]:
+        started.append(asyncio.create_task(later(x)))
+        return {"y": [await second(x)]}
+
+    async def test() -> None:
+        served = Served(leaves_a_task)
+        assert isinstance(await served.send()[1], AppAnswer)
+        (task,) = started
+        assert not task.done()
+        await task
+
+    run(test)
