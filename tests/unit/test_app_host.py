@@ -11,15 +11,15 @@ import pytest
 
 from headrace.apps import app, tensor
 from headrace.commands import event_loop
-from headrace.domain.errors import ProcessLimitError
+from headrace.domain.errors import DocumentError, ProcessLimitError
 from headrace.serving.apps import host as module
 from headrace.serving.apps.frames import FromApps, Tensors
 from headrace.serving.apps.host import AppHost
 from headrace.serving.workers import restart_delays
 from helpers.cores import GONE
-from helpers.live_server import PATIENCE_S
+from helpers.live_server import PATIENCE_S, alive
 from helpers.served_app import FakeModules, Served
-from helpers.waiting import until
+from helpers.waiting import until, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -36,6 +36,17 @@ if Path(__file__).with_name("hang").exists():
 async def function(x):
     return {"y": x}
 """
+
+STARTS_A_CHILD = """
+import ctypes, os, signal, subprocess
+from pathlib import Path
+
+child = {start}
+Path(__file__).with_name("child").write_text(str(child))
+"""
+FORKED = "os.fork() or signal.pause()"
+FORKED_BY_A_LIBRARY = "ctypes.PyDLL(None).fork() or signal.pause()"
+RUN = "subprocess.Popen(['sleep', '3600'], close_fds=False).pid"
 
 
 @app(name="app", inputs=[tensor("x", "float32", (2,))], outputs=[tensor("y", "float32", (2,))])
@@ -68,9 +79,12 @@ def refuse_process(*_: object, **__: object) -> None:
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
-def with_host(folder: Path, use: Callable[[AppHost, Heard], Awaitable[None]]) -> None:
+def with_host(
+    folder: Path, use: Callable[[AppHost, Heard], Awaitable[None]], before: str = ""
+) -> None:
+    """`before`: code that the app file has before its function."""
     file = folder / "app.py"
-    file.write_text(APP)
+    file.write_text(before + APP)
     host = AppHost([file], threads=1)
     host.events = heard = Heard()
     host.open()
@@ -166,6 +180,41 @@ def test_a_stop_while_the_apps_are_loaded_again_leaves_no_process(
         assert is_gone(loading)
 
     with_host(tmp_path, use)
+
+
+@pytest.mark.parametrize(
+    "start", [FORKED, FORKED_BY_A_LIBRARY, RUN], ids=["forked", "forked-by-a-library", "run"]
+)
+def test_processes_that_apps_start_do_not_hide_their_end_and_end_with_them(
+    tmp_path: Path, start: str
+) -> None:
+    async def use(host: AppHost, heard: Heard) -> None:
+        first = child_of(tmp_path)
+        kill(host)
+        await until(lambda: heard.times_up == 2)
+        await until(lambda: not alive({first}))
+        second = child_of(tmp_path)
+        assert alive({second})
+        await host.stop()
+        await until(lambda: not alive({second}))
+
+    with_host(tmp_path, use, STARTS_A_CHILD.format(start=start))
+
+
+@pytest.mark.parametrize("start", [FORKED, RUN], ids=["forked", "run"])
+def test_processes_that_apps_start_do_not_hide_that_they_cannot_be_loaded(
+    tmp_path: Path, start: str
+) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(STARTS_A_CHILD.format(start=start) + "os._exit(7)")
+    with pytest.raises(DocumentError, match="ended with status 7 while it loaded"):
+        AppHost([file]).open()
+    wait_until(lambda: not alive({child_of(tmp_path)}), "what it started is left")
+
+
+def child_of(folder: Path) -> int:
+    """Of an app that STARTS_A_CHILD."""
+    return int((folder / "child").read_text())
 
 
 def test_apps_that_get_no_process_name_the_limit(

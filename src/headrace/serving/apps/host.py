@@ -9,6 +9,7 @@ nobody else. Delays are those of workers, by the number of processes in a row th
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -175,16 +176,21 @@ class _Process:
             return f"was ended by {signal.Signals(-status).name}"
         return f"ended with status {status}"
 
+    def kill(self) -> None:
+        """Also what it has started, which may outlive it; all but what has left its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def reap(self) -> None:
         """Leave no process and no descriptor. Idempotent; may block for a moment."""
-        self.process.kill()
+        self.kill()
         self.process.wait()
         self.channel.close()
         self.watch.close()
 
     async def end(self) -> None:
         """As `reap`; the loop goes on meanwhile."""
-        self.process.kill()
+        self.kill()
         try:
             await until_ended(self.process)
         finally:
@@ -356,7 +362,7 @@ class AppHost:
                 "the apps' process is lost: it %s (%s); restarting it", process.ended(), reason
             )
             # Whatever happened to the channel: it is of no use any more.
-            process.process.kill()
+            process.kill()
             self.events.on_lost("the process of the apps' code has died")
         self._lost_now.set()
 
@@ -390,10 +396,12 @@ class AppHost:
             self._beat_at_s = now_s
         if now_s - self._beat_at_s > KILL_S:
             self._kill(f"it gave no sign for {KILL_S:g} s")
+        if self._process is not None and self._process.process.poll() is not None:
+            self._lose("others hold its channel open")
         # Not `call_at`: for an instant that is past by now, uvloop gives no timer.
         self._look = loop.call_later(LOOK_S, self._check)
 
     def _kill(self, why: str) -> None:
         if self._process is not None and self._process.process.poll() is None:
             logger.error("killing the apps' process: %s", why)
-            self._process.process.kill()
+            self._process.kill()

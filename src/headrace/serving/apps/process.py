@@ -56,6 +56,7 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_S)
     channel = socket.socket(fileno=options.channel)
     watch = socket.socket(fileno=options.watch)
+    _keep_from_children(channel, watch)
     try:
         loaded = load_files(options.files)
         ready = Ready(describe(loaded))
@@ -65,6 +66,21 @@ def main() -> None:
         return
     channel.sendall(b"".join(encode_frame(ready)))
     _serve(channel, watch, lambda send: FunctionRunner(functions, send, threads=options.threads))
+
+
+def _keep_from_children(*ours: socket.socket) -> None:
+    """A process that an app starts would hold them open when this one has ended: to the gateway
+    they say that it lives."""
+
+    def close() -> None:
+        for held in ours:
+            if held.fileno() != -1:
+                # Not `held.close()`, which waits for the loop that uses it.
+                os.close(held.detach())
+
+    for held in ours:
+        held.set_inheritable(False)
+    os.register_at_fork(after_in_child=close)
 
 
 def _serve(channel: socket.socket, watch: socket.socket, make_runner: MakeRunner) -> None:
