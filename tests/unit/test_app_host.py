@@ -212,6 +212,25 @@ def test_processes_that_apps_start_do_not_hide_that_they_cannot_be_loaded(
     wait_until(lambda: not alive({child_of(tmp_path)}), "what it started is left")
 
 
+def test_what_apps_print_goes_to_standard_error_line_by_line_and_the_rest_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Buffers are what this is about.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    printed = []
+
+    async def use(host: AppHost, heard: Heard) -> None:
+        printed.append(capfd.readouterr())
+        await host.stop()
+        printed.append(capfd.readouterr())
+
+    with_host(tmp_path, use, "print('a line')\nprint('caf\\xe9 and half a line', end='')\n")
+    serving, stopped = printed
+    assert "a line\n" in serving.err
+    assert "café and half a line" in stopped.err
+    assert not serving.out + stopped.out
+
+
 def child_of(folder: Path) -> int:
     """Of an app that STARTS_A_CHILD."""
     return int((folder / "child").read_text())

@@ -50,6 +50,8 @@ def main() -> None:
     keep_on({int(core) for core in options.cores.split(",")})
     os.nice(_NICENESS)
     os.dup2(2, 1)
+    # Which shows every line at once; standard output would keep them in a buffer.
+    sys.stdout = sys.stderr
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -96,8 +98,11 @@ def _serve(channel: socket.socket, watch: socket.socket, make_runner: MakeRunner
         except (SystemExit, KeyboardInterrupt) as ended:
             # From a task that a function started: loops let these through. The function gets it.
             logger.error("an app's code raised %s(%s); going on", type(ended).__name__, ended)
-    # Threads of app code must not keep the process.
-    os._exit(0)
+    try:
+        sys.stdout.flush()
+    finally:
+        # Threads of app code must not keep the process.
+        os._exit(0)
 
 
 async def _answer(channel: socket.socket, make_runner: MakeRunner) -> None:
