@@ -397,7 +397,7 @@ class AppHost:
         if now_s - self._beat_at_s > KILL_S:
             self._kill(f"it gave no sign for {KILL_S:g} s")
         if self._process is not None and self._process.process.poll() is not None:
-            self._lose("others hold its channel open")
+            self._lose("its channel is still open")
         # Not `call_at`: for an instant that is past by now, uvloop gives no timer.
         self._look = loop.call_later(LOOK_S, self._check)
 
