@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, ItemsView
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from headrace.domain.plan import Plan
 from headrace.planning import solve
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.changes.plan_watch import ReplanRule
+from headrace.serving.changes.vetting import read_served_plan
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
@@ -51,6 +51,7 @@ class RisingCounters(dict[str, ModelCounters]):
 class Asked:
     def __init__(self, in_service: Path) -> None:
         self.in_service = in_service
+        self.served = read_served_plan(in_service)
         self.asked: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
 
     async def migrate(self, plan_path: Path) -> None:
@@ -69,12 +70,12 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
     (tmp_path / "problem.yaml").write_text(PROBLEM)
     even = solve(read_problem(tmp_path / "problem.yaml")).plan
     assert even is not None
+    write_document(even, tmp_path / "plan.json")
 
     async def replanned() -> Plan:
         changeover = Asked(tmp_path / "plan.json")
         watch = asyncio.ensure_future(
             Replanner(
-                SimpleNamespace(plan=even),  # type: ignore[arg-type]
                 changeover,  # type: ignore[arg-type]
                 RisingCounters(a=ModelCounters(), b=ModelCounters()),
                 changeover.in_service,
@@ -127,6 +128,10 @@ class MovingEngine:
         )
 
 
+def changeover_of(engine: MovingEngine, path: Path) -> Changeover:
+    return Changeover(engine, path, read_served_plan(path), "emulated", lambda header: print)
+
+
 def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> None:
     """A person may migrate a server to a plan in another folder."""
     began, chosen = tmp_path / "began", tmp_path / "chosen"
@@ -134,7 +139,7 @@ def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> N
     chosen.mkdir()
     first = write_app_plan(began, "plan.json", 400.0)
     second = write_app_plan(chosen, "plan.json", 300.0)
-    changeover = Changeover(MovingEngine(), first, "emulated", lambda header: print)
+    changeover = changeover_of(MovingEngine(), first)
     with pytest.raises(DocumentError):
         asyncio.run(changeover.migrate(chosen / "missing.json"))
     assert changeover.in_service == first
@@ -150,7 +155,7 @@ def test_a_link_on_the_way_to_the_plan_is_followed_at_each_reload(tmp_path: Path
         write_app_plan(tmp_path / release, "plan.json", slo_ms)
     current.symlink_to("r1")
     engine = MovingEngine()
-    changeover = Changeover(engine, current / "plan.json", "emulated", lambda header: print)
+    changeover = changeover_of(engine, current / "plan.json")
     current.unlink()
     current.symlink_to("r2")
     asyncio.run(changeover.reload())
@@ -165,7 +170,7 @@ def test_profiles_are_looked_for_beside_a_plan_that_is_a_link(tmp_path: Path) ->
     write_app_plan(tmp_path, "plan.json", 400.0).rename(plan)
     link.symlink_to(plan)
     engine = MovingEngine()
-    changeover = Changeover(engine, link, "emulated", lambda header: print)
+    changeover = changeover_of(engine, link)
     asyncio.run(changeover.reload())
     assert len(engine.taken) == 1
     assert changeover.in_service == link
@@ -174,13 +179,13 @@ def test_profiles_are_looked_for_beside_a_plan_that_is_a_link(tmp_path: Path) ->
 def test_a_plan_that_cannot_be_served_here_is_refused_before_it_is_vetted(tmp_path: Path) -> None:
     """Vetting would find that its profiles are missing."""
     path = write_app_plan(tmp_path, "plan.json", 400.0)
+    changeover = changeover_of(MovingEngine(), path)
     for profile in set(tmp_path.iterdir()) - {path}:
         profile.unlink()
 
     def refuse(plan: Plan) -> None:
         raise MigrationError("the apps stay")
 
-    changeover = Changeover(MovingEngine(), path, "emulated", lambda header: print)
     changeover.check = refuse
     with pytest.raises(MigrationError, match="the apps stay"):
         asyncio.run(changeover.migrate(path))

@@ -116,7 +116,6 @@ def test_statistics_and_metrics_count_one_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("serve plan.json --replan", r"--replan: does not follow models of several sizes.*encoder"),
         ("rehearse plan.json --out again.json", r"rehearse --out: does not write.*\(encoder\)"),
         (
             "estimate encoder.onnx --device L4 --like encoder.profile.json",

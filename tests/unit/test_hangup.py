@@ -51,7 +51,7 @@ class World:
         def unused(*_: object) -> None: ...
 
         engine = StartedEngine()
-        changeover = Counted(engine, Path("plan.json"), "auto", unused)  # type: ignore[arg-type]
+        changeover = Counted(engine, Path("plan.json"), None, "auto", unused)  # type: ignore[arg-type]
         self.server = Server(
             engine, [SilentFront()], changeover, terminal=Terminal(lambda: self.there)
         )

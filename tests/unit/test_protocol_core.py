@@ -220,3 +220,21 @@ def test_a_deadline_counts_from_when_the_request_reached_the_machine() -> None:
     core = ProtocolCore(engine)
     core.submit("adder", CoreClient(core), arrived_at_us=1_234)
     assert engine.open[0].arrived_at_us == 1_234
+
+
+def test_what_the_engine_had_is_counted_by_the_name_that_it_had_there() -> None:
+    """Of a model of several sizes, a bucket's; what is refused before it is read has none."""
+    engine = FakeEngine(at_once=False)
+    core = ProtocolCore(engine)
+    two = (Array("x", np.zeros((2, 4), np.float32)),)
+    for _ in range(2):
+        core.submit("adder", CoreClient(core, two))
+    answered, refused = engine.open
+    engine.finish(engine.answer_to(answered, ended_at_us=1))
+    engine.open.remove(refused)
+    refused.on_done(Refusal(reason="deadline", message="no", retry_after_us=0))
+    core.refuse("adder", Refusal(reason="queue-full", message="no", retry_after_us=0))
+    cancelled = core.submit("adder", CoreClient(core, two))
+    assert cancelled is not None
+    cancelled.cancel()
+    assert core.counters["adder"].by_size == {answered.model: 2 + 1 + 1}

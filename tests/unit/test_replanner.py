@@ -3,19 +3,15 @@
 Real plans, made by `headrace plan` in this process; the engine is only a plan and counters.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, ItemsView, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from headrace.catalog.documents import plan_profiles, read_plan, write_document
-from headrace.cli import app
-from headrace.commands.replanning import PlanningError, Replanner
-from headrace.domain.plan import Plan
+from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
 from headrace.serving.changes.plan_watch import (
     ReplanRule,
@@ -25,11 +21,12 @@ from headrace.serving.changes.plan_watch import (
     watch_of,
 )
 from headrace.serving.changes.rate_estimate import RateEstimate
+from headrace.serving.changes.vetting import read_served_plan
 from headrace.serving.core.counters import ModelCounters
 from headrace.verify import verify
 from helpers.apps import write_app_plan
 from helpers.problems import make_problem, make_profile
-from helpers.virtual_loop import VirtualTimeLoop
+from helpers.replanned import ReplanningServer, written
 
 AFTER_S = 60.0
 MINUTE_S = 60.0
@@ -41,62 +38,19 @@ Load = Callable[[float], float]
 """Virtual time in seconds -> requests so far."""
 
 
-class Server:
-    """What a `Replanner` sees of a server whose app is asked as `load` says."""
+class Server(ReplanningServer):
+    """Its app is asked as `load` says."""
 
     def __init__(self, folder: Path, load: Load, refused_part: float = 0.0) -> None:
-        self._load = load
-        self._refused_part = refused_part
-        self.began = write_app_plan(folder, "plan.json", 400.0, PLANNED_RPS, FEW)
-        self.in_service = self.began
-        self.plan = read_plan(self.in_service)
-        self.plans: list[tuple[float, Plan]] = []
-        self.paths: set[Path] = set()
-        self.planned_at_s: list[float] = []
+        def counted(now_s: float) -> dict[str, ModelCounters]:
+            counters, so_far = ModelCounters(), int(load(now_s))
+            refused = int(refused_part * so_far)
+            counters.items = counters.answered = so_far - refused
+            counters.refused = {"deadline": refused}
+            return {"traffic": counters}
 
-    async def headrace(self, arguments: list[str]) -> None:
-        self.planned_at_s.append(asyncio.get_running_loop().time())
-        done = CliRunner().invoke(app, arguments)
-        if done.exception is not None:
-            raise PlanningError(str(done.exception))
-
-    async def migrate(self, path: Path) -> None:
-        self.in_service, self.plan = path, read_plan(path)
-        self.paths.add(path)
-        assert verify(self.plan, plan_profiles(self.plan, path)) == []
-        self.plans.append((asyncio.get_running_loop().time(), self.plan))
-
-    def items(self) -> ItemsView[str, ModelCounters]:
-        """The counters, at the time of asking."""
-        counters = ModelCounters()
-        so_far = int(self._load(asyncio.get_running_loop().time()))
-        refused = int(self._refused_part * so_far)
-        counters.items = counters.answered = so_far - refused
-        counters.refused = {"deadline": refused}
-        return {"traffic": counters}.items()
-
-    def run(self, until_s: float) -> "Server":
-        loop = VirtualTimeLoop()
-
-        async def serve() -> None:
-            replanner = Replanner(
-                self,  # type: ignore[arg-type]
-                self,  # type: ignore[arg-type]
-                self,  # type: ignore[arg-type]
-                self.began,
-                ReplanRule(after_s=AFTER_S),
-                headrace=self.headrace,
-            )
-            task = asyncio.ensure_future(replanner.run())
-            await asyncio.sleep(until_s)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        try:
-            loop.run_until_complete(serve())
-        finally:
-            loop.close()
-        return self
+        began = write_app_plan(folder, "plan.json", 400.0, PLANNED_RPS, FEW)
+        super().__init__(began, counted, ReplanRule(after_s=AFTER_S))
 
     def rates_rps(self) -> list[float]:
         return [planned_loads(plan)["traffic"] for _, plan in self.plans]
@@ -173,7 +127,8 @@ def test_a_plan_that_a_person_chose_meanwhile_stays(tmp_path: Path) -> None:
     class Interrupted(Server):
         async def headrace(self, arguments: list[str]) -> None:
             await super().headrace(arguments)
-            self.plan = read_plan(write_app_plan(tmp_path, "chosen.json", 300.0, 180.0))
+            chosen = write_app_plan(tmp_path, "chosen.json", 300.0, 180.0)
+            self.served = read_served_plan(chosen)
 
     server = Interrupted(tmp_path, steady(180.0)).run(24 * 60 * MINUTE_S)
     assert (len(server.planned_at_s), server.plans) == (1, [])
@@ -191,7 +146,7 @@ def test_what_was_made_is_kept_beside_the_plan_and_whoever_plans_there_too_chang
 
     second = Server(tmp_path, steady(60.0))
     second.began = second.in_service = kept
-    second.plan = first.plan
+    second.served = read_served_plan(kept)
     second.run(4 * AFTER_S)
     assert read_plan(kept) == first.plan
     assert read_plan(tmp_path / "plan.replanned.replanned.json") == second.plan
@@ -226,6 +181,25 @@ def test_a_plan_that_cannot_be_kept_serves_all_the_same(
     assert server.rates_rps() == [pytest.approx(180.0, rel=1e-3)]
     [told] = errors()
     assert "the new plan serves, but no copy of it is kept" in told
+
+
+def test_of_a_plan_with_depths_nothing_is_planned_anew_and_the_log_says_why_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a person migrates a server to one that had `--replan` for its first plan."""
+    options = PlanOptions(planner="malleable", margin=0.0)
+    problem = make_problem([make_profile("m"), make_profile("n", seed=1)], options=options)
+
+    def counted(now_s: float) -> dict[str, ModelCounters]:
+        asked = {"m": ModelCounters(), "n": ModelCounters()}
+        asked["m"].items = int(10 * now_s)
+        return asked
+
+    server = ReplanningServer(written(problem, tmp_path), counted, ReplanRule(after_s=AFTER_S))
+    with caplog.at_level(logging.WARNING, logger="headrace.replan"):
+        assert server.run(60 * MINUTE_S).planned_at_s == []
+    [told] = caplog.messages
+    assert "the load is not followed: a plan with depths" in told
 
 
 def test_malformed_requests_call_for_no_machines() -> None:

@@ -6,6 +6,7 @@ head-room, is chosen anew for the new loads.
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -31,13 +32,23 @@ CHOSEN = frozenset({"rate_headroom", "module_headroom"})
 where the plan says what for."""
 
 
-def write_problem(plan: Plan, loads: Mapping[str, float], folder: Path, path: Path) -> None:
+Shapes = Mapping[str, dict[str, float]]
+"""Model of several sizes -> its sizes, such as "64" -> their parts of its requests."""
+
+
+def write_problem(
+    plan: Plan,
+    loads: Mapping[str, float],
+    folder: Path,
+    path: Path,
+    shapes: Shapes = MappingProxyType({}),
+) -> None:
     """Write `problem_of` these.
 
     Raises:
         DocumentError: it cannot be written there, or a path in it not as UTF-8.
     """
-    write_problem_file(problem_of(plan, loads, folder), path)
+    write_problem_file(problem_of(plan, loads, folder, shapes), path)
 
 
 def write_problem_file(file: ProblemFile, path: Path) -> None:
@@ -55,19 +66,25 @@ def write_problem_file(file: ProblemFile, path: Path) -> None:
         written.write(msgspec.json.format(content) + b"\n")
 
 
-def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemFile:
+def problem_of(
+    plan: Plan,
+    loads: Mapping[str, float],
+    folder: Path,
+    shapes: Shapes = MappingProxyType({}),
+) -> ProblemFile:
     """The plan's own problem for other loads, to be written as a `headrace.problem/1` document.
 
     Args:
         loads: model -> part of the whole load; of a plan that is the least for stated rates, model
             -> requests per second; of a plan of apps, app -> requests per second.
         folder: of the plan; relative paths of profiles start there.
+        shapes: of models of several sizes, in place of the plan's.
     """
     paths = {ref.model: str((folder / ref.path).absolute()) for ref in plan.profiles}
     return ProblemFile(
         schema="headrace.problem/1",
         cluster=_cluster(plan.cluster),
-        models=_models(plan, loads, paths),
+        models=_models(plan, loads, paths, shapes),
         apps=tuple(_app(claim.app, loads[claim.app.name], paths) for claim in plan.apps),
         interference=plan.interference,
         options=_options(plan),
@@ -90,7 +107,7 @@ def _cluster(cluster: Cluster) -> ClusterEntry:
 
 
 def _models(
-    plan: Plan, loads: Mapping[str, float], paths: Mapping[str, str]
+    plan: Plan, loads: Mapping[str, float], paths: Mapping[str, str], shapes: Shapes
 ) -> tuple[ModelEntry, ...]:
     rates_rps = _rates_rps(plan, loads)
     return tuple(
@@ -102,7 +119,7 @@ def _models(
             rate_rps=rates_rps[demand.model],
             version=demand.version,
             priority=demand.priority,
-            shapes=demand.shapes,
+            shapes=shapes.get(demand.model, demand.shapes),
             items=demand.items,
         )
         for demand in plan.demands

@@ -19,7 +19,7 @@ log = logging.getLogger("headrace.serve")
 
 
 async def run_server(
-    served: "ServedPlan",
+    whole: "ServedPlan",
     plan_path: Path,
     on_ready: Any,
     events: Path | None,
@@ -37,12 +37,13 @@ async def run_server(
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
+        whole: what the plan's file says; models of several sizes are served by bucket.
         on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of the admin's.
         engine: arguments of `Engine` beside the plan.
         pad: models whose inputs are filled up to their buckets' sizes.
 
     Raises:
-        DocumentError: the policy, or re-planning, does not fit the plan.
+        DocumentError: the policy does not fit the plan.
     """
     from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import chosen_for, policy_for
@@ -58,6 +59,7 @@ async def run_server(
     from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
+    served = whole.by_bucket()
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
@@ -67,11 +69,6 @@ async def run_server(
         chosen_for(topology, policy)
     except PlanError as error:
         raise DocumentError(f"serve: {error}") from error
-    if topology.is_malleable and replan is not None:
-        raise DocumentError(
-            "--replan: does not follow plans with depths (`--planner malleable`), whose slots go to"
-            " whoever needs them anyway; leave it out"
-        )
     sink = app_log.open(topology.event_log_header("live", policy))
     running = Engine(
         served.plan,
@@ -82,7 +79,7 @@ async def run_server(
         counts=logs.counters,
         **engine,
     )
-    changeover = Changeover(running, plan_path, engine["executor"], app_log.open)
+    changeover = Changeover(running, plan_path, whole, engine["executor"], app_log.open)
     lived: Any = running
     behind: Any = ByShape(running, pad)
     if functions is not None:
@@ -106,7 +103,7 @@ async def run_server(
     started = Server(lived, fronts, changeover, lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
-        replanner = Replanner(running, changeover, logs.counters, plan_path, replan)
+        replanner = Replanner(changeover, logs.counters, plan_path, replan)
         aside.append(asyncio.create_task(replanner.run()))
     try:
         await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.serving.changes.rate_estimate import RateEstimate
     from headrace.serving.changes.replan_backoff import Backoff
     from headrace.serving.core.counters import ModelCounters
-    from headrace.serving.engine.engine import Engine
+    from headrace.serving.engine.plan_in_service import ServedPlan
 
 logger = logging.getLogger("headrace.replan")
 
@@ -64,7 +64,6 @@ class Replanner:
 
     def __init__(
         self,
-        engine: "Engine",
         changeover: "Changeover",
         counters: "Mapping[str, ModelCounters]",
         began: Path,
@@ -79,7 +78,6 @@ class Replanner:
             rule: when to plan anew.
             headrace: runs the program with these arguments.
         """
-        self._engine = engine
         self._changeover = changeover
         self._counters = counters
         self._began = began
@@ -88,54 +86,66 @@ class Replanner:
         self._looked: tuple[dict[str, int], float] | None = None
         """Arrivals when they were last looked at, and the instant: periods of plans for rates
         follow each other without a gap, whatever plan serves."""
-        self._own: Plan | None = None
-        """The last plan made here; any other was chosen by a person."""
+        self._known: ServedPlan | None = None
+        """What served last; where another one does, a person has chosen it."""
 
     async def run(self) -> None:
         """Watch the load for ever; plan and migrate when it is off for long enough."""
-        from headrace.serving.changes.plan_watch import planned_loads
+        from headrace.serving.changes.plan_watch import planned_loads, unfollowed
         from headrace.serving.changes.rate_estimate import RateEstimate
+        from headrace.serving.changes.size_loads import planned_sizes
 
         chosen: Loads = {}
         estimate = RateEstimate()
         while True:
-            if self._engine.plan is not self._own:
-                chosen = planned_loads(self._engine.plan)
-            await self._until_replaced(chosen, estimate)
+            served = self._changeover.served
+            if served is not self._known:
+                self._known = served
+                chosen = planned_loads(served.plan, planned_sizes(served.plan, served.profiles))
+                if why := unfollowed(served.plan):
+                    logger.warning("the load is not followed: %s", why)
+            if unfollowed(served.plan):
+                await asyncio.sleep(self._rule.looks_every_s(served.plan))
+            else:
+                await self._until_replaced(served, chosen, estimate)
 
-    async def _until_replaced(self, chosen: "Loads", estimate: "RateEstimate") -> None:
+    async def _until_replaced(
+        self, served: "ServedPlan", chosen: "Loads", estimate: "RateEstimate"
+    ) -> None:
         """Return when another plan is in service, whoever made it."""
         from headrace.serving.changes.plan_watch import arrivals, watch_of
         from headrace.serving.changes.replan_backoff import Backoff
+        from headrace.serving.changes.size_loads import planned_sizes
 
-        plan, now_s = self._engine.plan, asyncio.get_running_loop().time
-        watch = watch_of(plan, chosen, self._counters, self._rule, estimate)
+        plan, now_s = served.plan, asyncio.get_running_loop().time
+        sizes = planned_sizes(plan, served.profiles)
+        watch = watch_of(plan, chosen, self._counters, self._rule, estimate, sizes)
         backoff = Backoff(self._rule.lasts_s(plan), self._rule.fraction)
         before, before_s = arrivals(self._counters), now_s()
         if plan.is_for_rates and self._looked is not None:
             before, before_s = self._looked
-        while self._engine.plan is plan:
+        while self._changeover.served is served:
             await asyncio.sleep(max(0.0, before_s + self._rule.looks_every_s(plan) - now_s()))
             now, at_s = arrivals(self._counters), now_s()
             period = {name: count - before.get(name, 0) for name, count in now.items()}
             loads = watch(period, at_s - before_s)
             self._looked = before, before_s = now, at_s
             if loads is not None and backoff.lets(loads, at_s):
-                await self._try(plan, loads, backoff)
+                await self._try(served, loads, backoff)
                 if not plan.is_for_rates:
                     # What arrived meanwhile belongs to no period.
                     before, before_s = arrivals(self._counters), now_s()
 
-    async def _try(self, plan: "Plan", loads: "Loads", backoff: "Backoff") -> None:
+    async def _try(self, served: "ServedPlan", loads: "Loads", backoff: "Backoff") -> None:
         try:
-            await self._replan(plan, loads)
+            await self._replan(served, loads)
         except Exception as error:
             # As with SIGHUP: whatever is wrong with a new plan, the server goes on.
             if backoff.failed(loads, asyncio.get_running_loop().time()):
                 ours = not isinstance(error, HeadraceError | OSError)
                 logger.error("the plan stays: %s", error, exc_info=ours)
 
-    async def _replan(self, plan: "Plan", loads: "Loads") -> None:
+    async def _replan(self, served: "ServedPlan", loads: "Loads") -> None:
         """
         Raises:
             Exception: the old plan stays.
@@ -143,20 +153,23 @@ class Replanner:
         from headrace.catalog.documents import read_plan
         from headrace.catalog.problem_of_plan import write_problem
         from headrace.catalog.whole_file import folder_beside
+        from headrace.serving.changes.size_loads import planned_sizes, whole_loads
 
+        plan, sizes = served.plan, planned_sizes(served.plan, served.profiles)
         logger.info("%s: planning anew", _told(plan, loads))
+        whole, shapes = whole_loads(loads, sizes)
         # Whoever else plans in this folder, another server say, must not replace what is read
         # several times until it serves.
         with folder_beside(self._began, "replan", ADVICE) as folder:
             problem, target = folder / "problem.json", folder / "plan.json"
-            write_problem(plan, loads, self._changeover.in_service.parent, problem)
+            write_problem(plan, whole, self._changeover.in_service.parent, problem, shapes)
             await self._headrace(plan_command(plan.options, problem, target))
-            if self._engine.plan is not plan:
+            if self._changeover.served is not served:
                 # A person has chosen another one meanwhile.
                 return
             _check_serves_alike(read_plan(target), plan)
             await self._changeover.migrate(target)
-            self._own = self._engine.plan
+            self._known = self._changeover.served
             self._keep(problem, target)
 
     def _keep(self, problem: Path, target: Path) -> None:

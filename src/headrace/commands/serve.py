@@ -328,13 +328,12 @@ def serve(
 
         serve_on_ray(context, plan_path, executor, host, port, address, json)
         return
-    served = read_served_plan(plan_path)
+    whole = read_served_plan(plan_path)
     if events is not None:
-        read = files_behind(served.plan.profiles, plan_path.parent, served.profiles)
+        read = files_behind(whole.plan.profiles, plan_path.parent, whole.profiles)
         check_apart(events, *read)
-    refuse_violations(served)
-    plan = served.plan
-    served = served.by_bucket()
+    refuse_violations(whole)
+    plan, served = whole.plan, whole.by_bucket()
     check_sizes(plan, served.plan, pad or [], replan)
     remote = cluster_addresses(agents, node or [], secret_file, cluster_ca, served.plan)
     if not unenforced_shares:
@@ -375,7 +374,7 @@ def serve(
     load_kernel(policy or policy_for(plan), simulator=False)
     event_loop.run(
         run_server(
-            served,
+            whole,
             plan_path,
             on_ready,
             events,

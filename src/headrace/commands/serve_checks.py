@@ -64,7 +64,9 @@ def cluster_addresses(
 
 
 def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:
-    """Refuse options that do not fit the plan's models of several sizes."""
+    """Refuse options that do not fit the plan or its models of several sizes."""
+    from headrace.serving.changes.plan_watch import unfollowed
+
     names = {deployment.model for deployment in plan.deployments}
     sized = names - {deployment.model for deployment in served.deployments}
     if strangers := [name for name in pad if name not in sized]:
@@ -72,23 +74,8 @@ def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> N
         raise DocumentError(
             f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
         )
-    if replan:
-        _check_followed(plan, sorted(sized))
-
-
-def _check_followed(plan: "Plan", sized: list[str]) -> None:
-    """Refuse `--replan` where no plan made anew would be taken into service."""
-    from headrace.dispatch.changes.migration import only_flushed
-
-    what = only_flushed(plan)
-    if plan.is_together:
-        what = "apps that share devices with models"
-    elif sized:
-        what = f"models of several sizes ({', '.join(sized)})"
-    if what:
-        raise DocumentError(
-            f"--replan: does not follow {what} yet; `headrace migrate` takes another plan"
-        )
+    if replan and (why := unfollowed(plan)):
+        raise DocumentError(f"--replan: {why}")
 
 
 def check_nameable(plan_path: Path) -> None:

@@ -39,15 +39,22 @@ class Changeover:
         self,
         engine: MovableEngine,
         plan_path: Path,
+        served: ServedPlan,
         executor: ExecutorChoice,
         open_sink: OpenSink,
     ) -> None:
-        """`plan_path`: the file that `reload` reads again; the one the server began with. Links on
-        the way there are followed each time: who deploys may have turned them to another release.
+        """
+        Args:
+            plan_path: the file that `reload` reads again; the one the server began with. Links on
+                the way there are followed each time: who deploys may have turned them to another
+                release.
+            served: what it said, with models of several sizes whole.
         """
         self.plan_path = plan_path.absolute()
         self.in_service = self.plan_path
         """The file of the plan in service, to which its profiles' paths are relative."""
+        self.served = served
+        """What it said; while devices change hands, that of the new plan."""
         self.on_switch: Callable[[], None] = lambda: None
         """Called when the engine's models are the new plan's."""
         self.check: Callable[[Plan], None] = lambda plan: None
@@ -78,7 +85,7 @@ class Changeover:
                 served.by_bucket(),
                 how=how,
                 open_sink=self._open_sink,
-                on_switch=partial(self._switched, plan_path),
+                on_switch=partial(self._switched, plan_path, served),
             )
         finally:
             self._busy = False
@@ -100,6 +107,6 @@ class Changeover:
         except Exception as error:
             logger.error("the plan stays: %s", error)
 
-    def _switched(self, plan_path: Path) -> None:
-        self.in_service = plan_path.absolute()
+    def _switched(self, plan_path: Path, served: ServedPlan) -> None:
+        self.in_service, self.served = plan_path.absolute(), served
         self.on_switch()

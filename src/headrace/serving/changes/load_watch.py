@@ -29,9 +29,13 @@ class LoadWatch:
         Args:
             planned: model -> relative load that the plan was made for.
             fraction: by how much of its planned share a model's share must be off.
-            floors: model -> share below which nothing is planned for it.
+            floors: model -> share below which nothing is planned for it, unless it had less.
         """
         self._planned = shares_of(planned)
+        self._known = shares_of(
+            {name: max(floors[name], share) for name, share in self._planned.items()}
+        )
+        """What shares are compared with: as they are counted, with their floors."""
         self._fraction = fraction
         self._floors = floors
         self._enough = (PERIOD_SIGMAS / fraction) ** 2
@@ -65,7 +69,7 @@ class LoadWatch:
 
     def _side_of(self, name: str, counts: Counter[str]) -> int:
         """1: the model's share is above its planned one, -1: below, 0: as planned."""
-        share, planned = self._floored(counts)[name], self._planned[name]
+        share, planned = self._floored(counts)[name], self._known[name]
         above = share > (1 + self._fraction) * planned
         return above - (share < (1 - self._fraction) * planned)
 

@@ -1,20 +1,22 @@
 """Whether the load is still the one that the plan in service was made for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from headrace.domain.plan import Plan
 from headrace.serving.changes.load_watch import PERIODS, LoadWatch, shares_of
 from headrace.serving.changes.rate_estimate import EstimateWatch, RateEstimate
 from headrace.serving.changes.rate_watch import RateWatch
+from headrace.serving.changes.size_loads import Sizes, by_size, counted_by_size, whole_loads
 from headrace.serving.core.counters import ModelCounters
 
 FLOOR = 0.1
 """No app is planned for less than this part of its rate in the last plan that a person chose, and
-no model for less than this part of its rate or share. So the first tenth of a load that comes back
-is carried while the server plans for the rest; cost being in proportion to rate, that is a tenth of
-what the person agreed to; and because it is a part of that plan's rate, not of the plan in service,
-plan after plan does not wear it down."""
+no model, or size of one, for less than this part of its rate or share. So the first tenth of a load
+that comes back is carried while the server plans for the rest; cost being in proportion to rate,
+that is a tenth of what the person agreed to; and because it is a part of that plan's rate, not of
+the plan in service, plan after plan does not wear it down."""
 
 Counts = Mapping[str, int]
 Loads = Mapping[str, float]
@@ -45,31 +47,51 @@ class ReplanRule:
         return self.period_s if plan.is_for_rates else self.after_s
 
 
+def unfollowed(plan: Plan) -> str | None:
+    """Why no plan is made anew for another load than this one's, and what to do; None: one is."""
+    if plan.is_malleable:
+        return (
+            "a plan with depths (`--planner malleable`) is the same for every load: its slots go to"
+            " whoever needs them\n  try    without --replan"
+        )
+    if plan.is_provisioned:
+        return (
+            "plans of models that come and go (--provision) are not followed yet\n"
+            "  try    without --replan; `headrace migrate` takes another plan"
+        )
+    if plan.is_together:
+        return (
+            "apps that share devices with models are not followed yet\n"
+            "  try    without --replan; `headrace migrate` takes another plan"
+        )
+    return None
+
+
 def watch_of(
     plan: Plan,
     chosen: Loads,
     counters: Mapping[str, ModelCounters],
     rule: ReplanRule,
     estimate: RateEstimate,
+    sizes: Sizes = MappingProxyType({}),
 ) -> Watch:
     """Shares of the load are watched for models, request rates for apps and for models whose plan
-    is the least for stated rates.
+    is the least for stated rates. The loads that it returns are by size where models have several.
 
     Args:
         chosen: `planned_loads` of the last plan that a person chose.
         counters: since the server began.
         estimate: of plans for stated rates; it outlives them.
+        sizes: of the plan's models of several.
     """
-    planned = planned_loads(plan)
+    planned = planned_loads(plan, sizes)
     chosen = {name: chosen.get(name, load) for name, load in planned.items()}
-    floors = {name: FLOOR * load for name, load in chosen.items()}
     if plan.is_for_rates:
-        return EstimateWatch(planned, rule.fraction, rule.headroom, floors, estimate).add
+        return _RatesAndSizes(plan, chosen, rule, estimate, sizes).add
     if not plan.apps:
-        least = {name: FLOOR * share for name, share in shares_of(chosen).items()}
-        shares = LoadWatch(planned, rule.fraction, least)
-        return lambda counts, elapsed_s: shares.add(counts)
-    rates = RateWatch(planned, rule.fraction, floors)
+        shares = LoadWatch(planned, rule.fraction, _floors(shares_of(chosen), sizes))
+        return lambda counts, elapsed_s: shares.add(counted_by_size(counts, sizes))
+    rates = RateWatch(planned, rule.fraction, _floors(chosen))
 
     def add(counts: Counts, elapsed_s: float) -> Loads | None:
         # A server may be started long before its clients: until an app is asked for the first
@@ -81,27 +103,77 @@ def watch_of(
     return add
 
 
-def planned_loads(plan: Plan) -> dict[str, float]:
+class _RatesAndSizes:
+    """Rates of models are estimated. How a model's requests are divided among its sizes is watched
+    as shares are: the rate of a size that is asked rarely is noise."""
+
+    def __init__(
+        self, plan: Plan, chosen: Loads, rule: ReplanRule, estimate: RateEstimate, sizes: Sizes
+    ) -> None:
+        """`chosen`: requests per second, by size."""
+        whole, _ = whole_loads(chosen, sizes)
+        self._rates = EstimateWatch(
+            planned_loads(plan), rule.fraction, rule.headroom, _floors(whole), estimate
+        )
+        self._sizes = dict(sizes)
+        least = _floors(chosen, sizes)
+        self._shares = {
+            model: LoadWatch(
+                {each.name: each.part for each in parts},
+                rule.fraction,
+                {each.name: least[each.name] / whole[model] for each in parts},
+            )
+            for model, parts in sizes.items()
+        }
+
+    def add(self, counts: Counts, elapsed_s: float) -> Loads | None:
+        rates_rps = self._rates.add(counts, elapsed_s)
+        counted = counted_by_size(counts, self._sizes)
+        added = {model: watch.add(counted) for model, watch in self._shares.items()}
+        shifted = {model: parts for model, parts in added.items() if parts is not None}
+        for model, parts in shifted.items():
+            self._sizes[model] = tuple(
+                replace(each, part=parts[each.name]) for each in self._sizes[model]
+            )
+        if rates_rps is None and not shifted:
+            return None
+        return by_size(self._rates.wanted(), self._sizes)
+
+
+def _floors(loads: Loads, sizes: Sizes = MappingProxyType({})) -> dict[str, float]:
+    """Of a size that has less than an even part, or none: of an even part."""
+    floors = {name: FLOOR * load for name, load in loads.items()}
+    for parts in sizes.values():
+        even = sum(loads[each.name] for each in parts) / len(parts)
+        floors |= {each.name: FLOOR * max(loads[each.name], even) for each in parts}
+    return floors
+
+
+def planned_loads(plan: Plan, sizes: Sizes = MappingProxyType({})) -> dict[str, float]:
     """What the plan was made for. Of apps and of plans that are `is_for_rates`, requests per
-    second; of other models, relative loads: rates where all are stated, or weights."""
+    second; of other models, relative loads: rates where all are stated, or weights. Of models of
+    several sizes, of each size."""
     if plan.apps:
         return {claim.app.name: claim.app.rate_rps for claim in plan.apps}
     if plan.states_all_rates:
-        return {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
-    return {demand.model: demand.weight for demand in plan.demands}
+        return by_size({each.model: each.rate_rps or 0.0 for each in plan.demands}, sizes)
+    return by_size({demand.model: demand.weight for demand in plan.demands}, sizes)
 
 
 def arrivals(counters: Mapping[str, ModelCounters]) -> dict[str, int]:
-    """Model, module or app -> requests that came to their end so far, answered or not.
+    """Model, module or app -> requests that came to their end so far, answered or not; and of
+    models of several sizes, of each size.
 
     Counted as items, which is what plans are for; a request that was refused counts as one. Those
     that are malformed would need no machine, so they call for none.
     """
-    return {
-        name: model.items
-        + sum(count for reason, count in model.refused.items() if reason != "bad-request")
-        for name, model in counters.items()
-    }
+    found = dict[str, int]()
+    for name, model in counters.items():
+        found |= model.by_size
+        found[name] = model.items + sum(
+            count for reason, count in model.refused.items() if reason != "bad-request"
+        )
+    return found
 
 
 def app_arrivals(plan: Plan, counts: Counts) -> dict[str, float]:

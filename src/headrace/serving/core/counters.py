@@ -30,6 +30,7 @@ class ModelCounters(BatchCounts):
 
     __slots__ = (
         "answered",
+        "by_size",
         "compute_sum_us",
         "items",
         "last_at_ms",
@@ -47,6 +48,9 @@ class ModelCounters(BatchCounts):
         """In time."""
         self.late = 0
         self.items = 0
+        self.by_size: dict[str, int] = {}
+        """What the engine calls it, which is a bucket's name where the model has several sizes ->
+        items that were answered, and inferences that it refused or that were cancelled."""
         self.refused: dict[str, int] = {}
         """Reason, of `REASONS` -> inferences."""
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_US) + 1)
@@ -86,6 +90,9 @@ class ModelCounters(BatchCounts):
         self.compute_sum_us -= run_us
         self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] -= 1
         self.count_refusal(reason)
+
+    def count_size(self, name: str, count: int = 1) -> None:
+        self.by_size[name] = self.by_size.get(name, 0) + count
 
     def count_refusal(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1

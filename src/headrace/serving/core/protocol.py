@@ -187,6 +187,7 @@ class Submission:
             return
         self._on_end = self._inference = None
         self._counters.count_refusal("cancelled")
+        self._counters.count_size(inference.model)
         self._backend.cancel(inference)
 
     def _on_done(self, result: Answer | Refusal) -> None:
@@ -198,6 +199,7 @@ class Submission:
         counters = self._counters
         if isinstance(result, Refusal):
             counters.count_refusal(result.reason)
+            counters.count_size(inference.model)
             if self._hopeless is not None:
                 self._hopeless.on_refused(inference, result, self._started_at_us)
             on_end(result)
@@ -207,6 +209,7 @@ class Submission:
         late = result.ended_at_us > result.deadline_at_us
         latency_us = result.ended_at_us - result.arrived_at_us
         counters.count_answer(inference.items, latency_us, late, result.run_us)
+        counters.count_size(inference.model, inference.items)
         on_end(Late(result) if late else result)
 
 
