@@ -1,6 +1,5 @@
 """Options of `headrace serve` that would do nothing with its plan are refused at once."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,17 +26,9 @@ def with_depths(folder: Path) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (come_and_go, r"plans of models that come and go \(--provision\) are not followed yet"),
-        (with_depths, r"a plan with depths .* is the same for every load"),
-    ],
-)
-def test_replan_is_refused_of_plans_that_it_does_not_follow(
-    tmp_path: Path, made: Callable[[Path], Plan], why: str
-) -> None:
-    plan = made(tmp_path)
+def test_replan_is_refused_of_plans_with_depths(tmp_path: Path) -> None:
+    plan = with_depths(tmp_path)
+    why = r"a plan with depths .* is the same for every load"
     with pytest.raises(DocumentError, match=rf"(?s)--replan: {why}.*  try    without --replan"):
         check_sizes(plan, plan, [], replan=True)
     check_sizes(plan, plan, [], replan=False)
@@ -62,6 +53,8 @@ def test_a_plan_with_depths_is_the_same_for_every_load() -> None:
         assert plan.objective != first.objective
 
 
-def test_replan_follows_a_plan_whose_models_stay() -> None:
-    plan = plan_by_hand([1], 1, 1_000_000, 1_000, "cpu", 1, None)
-    check_sizes(plan, plan, [], replan=True)
+def test_replan_follows_plans_whose_models_stay_and_those_whose_models_come_and_go(
+    tmp_path: Path,
+) -> None:
+    for plan in (plan_by_hand([1], 1, 1_000_000, 1_000, "cpu", 1, None), come_and_go(tmp_path)):
+        check_sizes(plan, plan, [], replan=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.serving.changes.plan_watch import Loads, ReplanRule
     from headrace.serving.changes.rate_estimate import RateEstimate
     from headrace.serving.changes.replan_backoff import Backoff
+    from headrace.serving.changes.size_loads import Sizes
     from headrace.serving.core.counters import ModelCounters
     from headrace.serving.engine.plan_in_service import ServedPlan
 
@@ -88,6 +89,8 @@ class Replanner:
         follow each other without a gap, whatever plan serves."""
         self._known: ServedPlan | None = None
         """What served last; where another one does, a person has chosen it."""
+        self._planned: Plan | None = None
+        """For whose loads: its plan, or a later one that would serve alike."""
 
     async def run(self) -> None:
         """Watch the load for ever; plan and migrate when it is off for long enough."""
@@ -99,53 +102,52 @@ class Replanner:
         estimate = RateEstimate()
         while True:
             served = self._changeover.served
-            if served is not self._known:
-                self._known = served
+            if served is not self._known or self._planned is None:
+                self._known, self._planned = served, served.plan
                 chosen = planned_loads(served.plan, planned_sizes(served.plan, served.profiles))
                 if why := unfollowed(served.plan):
                     logger.warning("the load is not followed: %s", why)
             if unfollowed(served.plan):
                 await asyncio.sleep(self._rule.looks_every_s(served.plan))
             else:
-                await self._until_replaced(served, chosen, estimate)
+                sizes = planned_sizes(self._planned, served.profiles)
+                await self._until_replaced(self._planned, sizes, chosen, estimate)
 
     async def _until_replaced(
-        self, served: "ServedPlan", chosen: "Loads", estimate: "RateEstimate"
+        self, plan: "Plan", sizes: "Sizes", chosen: "Loads", estimate: "RateEstimate"
     ) -> None:
-        """Return when another plan is in service, whoever made it."""
-        from headrace.serving.changes.plan_watch import arrivals, watch_of
+        """Return when another plan is in service, whoever made it, or would serve alike."""
+        from headrace.serving.changes.plan_watch import arrivals, follows_closely, watch_of
         from headrace.serving.changes.replan_backoff import Backoff
-        from headrace.serving.changes.size_loads import planned_sizes
 
-        plan, now_s = served.plan, asyncio.get_running_loop().time
-        sizes = planned_sizes(plan, served.profiles)
+        now_s = asyncio.get_running_loop().time
         watch = watch_of(plan, chosen, self._counters, self._rule, estimate, sizes)
         backoff = Backoff(self._rule.lasts_s(plan), self._rule.fraction)
         before, before_s = arrivals(self._counters), now_s()
-        if plan.is_for_rates and self._looked is not None:
+        if follows_closely(plan) and self._looked is not None:
             before, before_s = self._looked
-        while self._changeover.served is served:
+        while self._changeover.served is self._known and self._planned is plan:
             await asyncio.sleep(max(0.0, before_s + self._rule.looks_every_s(plan) - now_s()))
             now, at_s = arrivals(self._counters), now_s()
             period = {name: count - before.get(name, 0) for name, count in now.items()}
             loads = watch(period, at_s - before_s)
             self._looked = before, before_s = now, at_s
             if loads is not None and backoff.lets(loads, at_s):
-                await self._try(served, loads, backoff)
-                if not plan.is_for_rates:
+                await self._try(plan, sizes, loads, backoff)
+                if not follows_closely(plan):
                     # What arrived meanwhile belongs to no period.
                     before, before_s = arrivals(self._counters), now_s()
 
-    async def _try(self, served: "ServedPlan", loads: "Loads", backoff: "Backoff") -> None:
+    async def _try(self, plan: "Plan", sizes: "Sizes", loads: "Loads", backoff: "Backoff") -> None:
         try:
-            await self._replan(served, loads)
+            await self._replan(plan, sizes, loads)
         except Exception as error:
             # As with SIGHUP: whatever is wrong with a new plan, the server goes on.
             if backoff.failed(loads, asyncio.get_running_loop().time()):
                 ours = not isinstance(error, HeadraceError | OSError)
                 logger.error("the plan stays: %s", error, exc_info=ours)
 
-    async def _replan(self, served: "ServedPlan", loads: "Loads") -> None:
+    async def _replan(self, plan: "Plan", sizes: "Sizes", loads: "Loads") -> None:
         """
         Raises:
             Exception: the old plan stays.
@@ -153,9 +155,10 @@ class Replanner:
         from headrace.catalog.documents import read_plan
         from headrace.catalog.problem_of_plan import write_problem
         from headrace.catalog.whole_file import folder_beside
-        from headrace.serving.changes.size_loads import planned_sizes, whole_loads
+        from headrace.dispatch.changes.migration import only_flushed
+        from headrace.serving.changes.plan_watch import serves_alike
+        from headrace.serving.changes.size_loads import whole_loads
 
-        plan, sizes = served.plan, planned_sizes(served.plan, served.profiles)
         logger.info("%s: planning anew", _told(plan, loads))
         whole, shapes = whole_loads(loads, sizes)
         # Whoever else plans in this folder, another server say, must not replace what is read
@@ -164,12 +167,19 @@ class Replanner:
             problem, target = folder / "problem.json", folder / "plan.json"
             write_problem(plan, whole, self._changeover.in_service.parent, problem, shapes)
             await self._headrace(plan_command(plan.options, problem, target))
-            if self._changeover.served is not served:
+            if self._changeover.served is not self._known:
                 # A person has chosen another one meanwhile.
                 return
-            _check_serves_alike(read_plan(target), plan)
+            new = read_plan(target)
+            _check_names_served(new, plan)
+            if only_flushed(plan, new) and serves_alike(new, plan):
+                # Device by device, a change costs next to nothing, and the file is kept.
+                logger.info("the plan in service is the one for this load too, and stays")
+                self._planned = new
+                return
             await self._changeover.migrate(target)
             self._known = self._changeover.served
+            self._planned = self._known.plan
             self._keep(problem, target)
 
     def _keep(self, problem: Path, target: Path) -> None:
@@ -196,7 +206,7 @@ def replanned_paths(began: Path) -> tuple[Path, Path]:
     return began.with_suffix(".replanned.problem.json"), began.with_suffix(".replanned.json")
 
 
-def _check_serves_alike(new: "Plan", old: "Plan") -> None:
+def _check_names_served(new: "Plan", old: "Plan") -> None:
     """
     Raises:
         PlanningError: clients would not find each model and app, and no other, in the new plan.
@@ -226,12 +236,12 @@ def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[st
 
 
 def _told(plan: "Plan", loads: "Loads") -> str:
-    from headrace.serving.changes.plan_watch import planned_loads
+    from headrace.serving.changes.plan_watch import follows_closely, planned_loads
 
-    if plan.is_for_rates:
+    if follows_closely(plan):
         rates = ", ".join(f"{model} {rate:.4g}" for model, rate in loads.items())
         return f"the request rates have changed; wanted per second, with head-room: {rates}"
-    if not plan.apps:
+    if not plan.apps and not plan.is_for_rates:
         shares = ", ".join(f"{model} {share:.0%}" for model, share in loads.items())
         return f"the load ratio has shifted to {shares}"
     planned = planned_loads(plan)

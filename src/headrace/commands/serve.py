@@ -215,8 +215,9 @@ def serve(
         float,
         typer.Option(
             min=1.0,
-            help="--replan, plans of fewest devices or least cost: how often models' rates are"
-            " estimated and the plan is judged, instead of --replan-after-s.",
+            help="--replan, plans of fewest devices or least cost, but of models that come and go:"
+            " how often models' rates are estimated and the plan is judged, instead of"
+            " --replan-after-s.",
         ),
     ] = 20.0,
     replan_headroom: Annotated[

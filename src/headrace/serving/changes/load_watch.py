@@ -38,7 +38,7 @@ class LoadWatch:
         """What shares are compared with: as they are counted, with their floors."""
         self._fraction = fraction
         self._floors = floors
-        self._enough = (PERIOD_SIGMAS / fraction) ** 2
+        self._enough = enough_of(fraction)
         self._runs = {name: _Run() for name in planned}
 
     def add(self, arrivals: Mapping[str, int]) -> dict[str, float] | None:
@@ -112,6 +112,15 @@ class _Run:
             self.length += 1
             self.counts += self.period
         self.period = Counter()
+
+
+def enough_of(fraction: float) -> float:
+    """Requests, come or to be expected, for which a model's period is to last.
+
+    >>> enough_of(0.25)
+    64.0
+    """
+    return (PERIOD_SIGMAS / fraction) ** 2
 
 
 def shares_of(loads: Mapping[str, float]) -> dict[str, float]:

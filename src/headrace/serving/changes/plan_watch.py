@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from headrace.domain.plan import Plan
-from headrace.serving.changes.load_watch import PERIODS, LoadWatch, shares_of
+import msgspec.structs
+
+from headrace.dispatch.changes.migration import only_flushed
+from headrace.domain.plan import Deployment, Plan
+from headrace.serving.changes.load_watch import PERIODS, LoadWatch, enough_of, shares_of
 from headrace.serving.changes.rate_estimate import EstimateWatch, RateEstimate
 from headrace.serving.changes.rate_watch import RateWatch
 from headrace.serving.changes.size_loads import Sizes, by_size, counted_by_size, whole_loads
@@ -32,19 +35,26 @@ class ReplanRule:
     fraction: float = 0.25
     """By how much of what is planned a load must be off."""
     after_s: float = 300.0
-    """For how long; of plans for stated rates, `period_s` instead."""
+    """For how long; of plans that are `follows_closely`, `period_s` instead."""
     period_s: float = 20.0
-    """Of plans for stated rates of models: how often rates are estimated and the plan judged."""
+    """Of these: how often rates are estimated and the plan judged."""
     headroom: float = 0.25
     """The same: part of an estimated rate that is planned for on top of it."""
 
     def looks_every_s(self, plan: Plan) -> float:
         """How long a period of this plan's watch is."""
-        return self.period_s if plan.is_for_rates else self.after_s / PERIODS
+        return self.period_s if follows_closely(plan) else self.after_s / PERIODS
 
     def lasts_s(self, plan: Plan) -> float:
         """How often a load that lasts asks for another plan, at most."""
-        return self.period_s if plan.is_for_rates else self.after_s
+        return self.period_s if follows_closely(plan) else self.after_s
+
+
+def follows_closely(plan: Plan) -> bool:
+    """Whether it is made anew as often as rates change: it is the least for stated rates, and
+    changes hands device by device. A flush holds requests back, and where models come and go all
+    begin on no device: that is worth it for a load that stays."""
+    return plan.is_for_rates and only_flushed(plan) is None
 
 
 def unfollowed(plan: Plan) -> str | None:
@@ -53,11 +63,6 @@ def unfollowed(plan: Plan) -> str | None:
         return (
             "a plan with depths (`--planner malleable`) is the same for every load: its slots go to"
             " whoever needs them\n  try    without --replan"
-        )
-    if plan.is_provisioned:
-        return (
-            "plans of models that come and go (--provision) are not followed yet\n"
-            "  try    without --replan; `headrace migrate` takes another plan"
         )
     if plan.is_together:
         return (
@@ -76,7 +81,8 @@ def watch_of(
     sizes: Sizes = MappingProxyType({}),
 ) -> Watch:
     """Shares of the load are watched for models, request rates for apps and for models whose plan
-    is the least for stated rates. The loads that it returns are by size where models have several.
+    is the least for stated rates; these are estimated where it `follows_closely`. The loads that it
+    returns are by size where models have several.
 
     Args:
         chosen: `planned_loads` of the last plan that a person chose.
@@ -86,18 +92,20 @@ def watch_of(
     """
     planned = planned_loads(plan, sizes)
     chosen = {name: chosen.get(name, load) for name, load in planned.items()}
-    if plan.is_for_rates:
+    if follows_closely(plan):
         return _RatesAndSizes(plan, chosen, rule, estimate, sizes).add
-    if not plan.apps:
+    if not plan.apps and not plan.is_for_rates:
         shares = LoadWatch(planned, rule.fraction, _floors(shares_of(chosen), sizes))
         return lambda counts, elapsed_s: shares.add(counted_by_size(counts, sizes))
-    rates = RateWatch(planned, rule.fraction, _floors(chosen))
+    # Many models that come and go are asked rarely, and would be off by chance.
+    enough = 0.0 if plan.apps else enough_of(rule.fraction)
+    rates = RateWatch(planned, rule.fraction, _floors(chosen), enough)
 
     def add(counts: Counts, elapsed_s: float) -> Loads | None:
         # A server may be started long before its clients: until an app is asked for the first
         # time, that nobody asks says nothing.
-        ever = app_arrivals(plan, arrivals(counters))
-        asked = {name: n for name, n in app_arrivals(plan, counts).items() if ever[name]}
+        ever = _asked(plan, arrivals(counters))
+        asked = {name: n for name, n in _asked(plan, counts).items() if ever[name]}
         return rates.add(asked, elapsed_s)
 
     return add
@@ -176,6 +184,12 @@ def arrivals(counters: Mapping[str, ModelCounters]) -> dict[str, int]:
     return found
 
 
+def _asked(plan: Plan, counts: Counts) -> dict[str, float]:
+    """Model or app -> requests for it among these."""
+    models = {demand.model: float(counts.get(demand.model, 0)) for demand in plan.demands}
+    return models | app_arrivals(plan, counts)
+
+
 def app_arrivals(plan: Plan, counts: Counts) -> dict[str, float]:
     """App -> requests for it among these.
 
@@ -191,3 +205,30 @@ def app_arrivals(plan: Plan, counts: Counts) -> dict[str, float]:
         )
         for claim in plan.apps
     }
+
+
+def serves_alike(one: Plan, other: Plan) -> bool:
+    """Whether requests fare alike under both: all that differs is what they say of loads."""
+    return _what_serves(one) == _what_serves(other)
+
+
+def _what_serves(plan: Plan) -> tuple[object, ...]:
+    hashes = {ref.model: ref.sha256 for ref in plan.profiles}
+    return plan.slots, tuple(map(_without_rates, plan.deployments)), hashes
+
+
+def _without_rates(deployment: Deployment) -> Deployment:
+    bare = msgspec.structs.replace
+    return bare(
+        deployment,
+        throughput_rps=0.0,
+        cold_share=None,
+        pipelines=tuple(
+            bare(
+                pipeline,
+                throughput_rps=0.0,
+                stages=tuple(bare(stage, throughput_rps=0.0) for stage in pipeline.stages),
+            )
+            for pipeline in deployment.pipelines
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Whether apps are asked as often as their plan was made for.
+"""Whether apps are asked as often as their plan was made for; so are models that come and go.
 
 A plan of apps is the cheapest for absolute rates (Harpagon): asked more often it refuses requests,
 asked less often it costs more than it must. So each app's rate is watched, not its share of the
@@ -25,17 +25,24 @@ class RateWatch:
     """Give it each period's arrivals; it says when to plan anew, and for which rates."""
 
     def __init__(
-        self, planned: Mapping[str, float], fraction: float, floors: Mapping[str, float]
+        self,
+        planned: Mapping[str, float],
+        fraction: float,
+        floors: Mapping[str, float],
+        enough: float = 0.0,
     ) -> None:
         """
         Args:
             planned: app -> requests per second that the plan was made for.
             fraction: by how much of its planned rate an app's rate must be off.
             floors: app -> requests per second below which nothing is planned for it.
+            enough: an app's period goes on until so many requests came for it, or were to be
+                expected; see `load_watch.enough_of`.
         """
         self._planned = dict(planned)
         self._off = {
-            name: _PeriodsOff(rate, fraction, floors[name]) for name, rate in planned.items()
+            name: _PeriodsOff(rate, fraction, floors[name], enough)
+            for name, rate in planned.items()
         }
 
     def add(self, arrivals: Mapping[str, float], elapsed_s: float) -> dict[str, float] | None:
@@ -62,11 +69,19 @@ class RateWatch:
 class _PeriodsOff:
     """One app's periods in a row in which its rate was off to the same side."""
 
-    def __init__(self, planned_rps: float, fraction: float, floor_rps: float) -> None:
+    def __init__(
+        self, planned_rps: float, fraction: float, floor_rps: float, enough: float
+    ) -> None:
         self._planned_rps = planned_rps
         self._fraction = fraction
         self._floor_rps = floor_rps
+        self._enough = enough
         self._begin(0)
+        self._begin_period()
+
+    def _begin_period(self) -> None:
+        self._period_arrived = 0.0
+        self._period_s = 0.0
 
     def _begin(self, side: int) -> None:
         self._side = side
@@ -79,10 +94,20 @@ class _PeriodsOff:
 
     def add(self, arrived: float | None, elapsed_s: float) -> float | None:
         """Take one period; the rate to plan for where it is time to."""
-        side = 0 if arrived is None else self._side_of(arrived / elapsed_s)
+        if arrived is None:
+            self._begin(0)
+            self._begin_period()
+            return None
+        self._period_arrived += arrived
+        self._period_s += elapsed_s
+        if max(self._period_arrived, self._planned_rps * self._period_s) < self._enough:
+            return None
+        arrived, elapsed_s = self._period_arrived, self._period_s
+        self._begin_period()
+        side = self._side_of(arrived / elapsed_s)
         if side != self._side:
             self._begin(side)
-        if arrived is None or side == 0:
+        if side == 0:
             return None
         if self._length:
             self._last.append((arrived, elapsed_s))
