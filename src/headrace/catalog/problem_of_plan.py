@@ -75,8 +75,8 @@ def problem_of(
     """The plan's own problem for other loads, to be written as a `headrace.problem/1` document.
 
     Args:
-        loads: model -> part of the whole load; of a plan that is the least for stated rates, model
-            -> requests per second; of a plan of apps, app -> requests per second.
+        loads: model -> part of the whole load; of a plan that is the least for stated rates, and
+            of one of apps, model or app -> requests per second.
         folder: of the plan; relative paths of profiles start there.
         shapes: of models of several sizes, in place of the plan's.
     """

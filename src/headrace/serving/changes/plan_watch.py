@@ -51,10 +51,11 @@ class ReplanRule:
 
 
 def follows_closely(plan: Plan) -> bool:
-    """Whether it is made anew as often as rates change: it is the least for stated rates, and
-    changes hands device by device. A flush holds requests back, and where models come and go all
-    begin on no device: that is worth it for a load that stays."""
-    return plan.is_for_rates and only_flushed(plan) is None
+    """Whether it is made anew as often as rates change: it is the least for stated rates of models,
+    and changes hands device by device. A flush holds requests back, and where models come and go
+    all begin on no device: that is worth it for a load that stays. Beside apps, models are looked
+    at as these are."""
+    return plan.is_for_rates and not plan.apps and only_flushed(plan) is None
 
 
 def unfollowed(plan: Plan) -> str | None:
@@ -63,11 +64,6 @@ def unfollowed(plan: Plan) -> str | None:
         return (
             "a plan with depths (`--planner malleable`) is the same for every load: its slots go to"
             " whoever needs them\n  try    without --replan"
-        )
-    if plan.is_together:
-        return (
-            "apps that share devices with models are not followed yet\n"
-            "  try    without --replan; `headrace migrate` takes another plan"
         )
     return None
 
@@ -97,8 +93,8 @@ def watch_of(
     if not plan.apps and not plan.is_for_rates:
         shares = LoadWatch(planned, rule.fraction, _floors(shares_of(chosen), sizes))
         return lambda counts, elapsed_s: shares.add(counted_by_size(counts, sizes))
-    # Many models that come and go are asked rarely, and would be off by chance.
-    enough = 0.0 if plan.apps else enough_of(rule.fraction)
+    # Of many models some are asked rarely, and would be off by chance.
+    enough = enough_of(rule.fraction) if plan.demands else 0.0
     rates = RateWatch(planned, rule.fraction, _floors(chosen), enough)
 
     def add(counts: Counts, elapsed_s: float) -> Loads | None:
@@ -158,13 +154,12 @@ def _floors(loads: Loads, sizes: Sizes = MappingProxyType({})) -> dict[str, floa
 
 
 def planned_loads(plan: Plan, sizes: Sizes = MappingProxyType({})) -> dict[str, float]:
-    """What the plan was made for. Of apps and of plans that are `is_for_rates`, requests per
-    second; of other models, relative loads: rates where all are stated, or weights. Of models of
-    several sizes, of each size."""
-    if plan.apps:
-        return {claim.app.name: claim.app.rate_rps for claim in plan.apps}
-    if plan.states_all_rates:
-        return by_size({each.model: each.rate_rps or 0.0 for each in plan.demands}, sizes)
+    """What the plan was made for. Of apps, of models beside them and of plans that are
+    `is_for_rates`, requests per second; of other models, relative loads: rates where all are
+    stated, or weights. Of models of several sizes, of each size."""
+    apps = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
+    if plan.apps or plan.states_all_rates:
+        return apps | by_size({each.model: each.rate_rps or 0.0 for each in plan.demands}, sizes)
     return by_size({demand.model: demand.weight for demand in plan.demands}, sizes)
 
 

@@ -1,4 +1,5 @@
-"""Whether apps are asked as often as their plan was made for; so are models that come and go.
+"""Whether apps are asked as often as their plan was made for, or models beside them, or models that
+come and go.
 
 A plan of apps is the cheapest for absolute rates (Harpagon): asked more often it refuses requests,
 asked less often it costs more than it must. So each app's rate is watched, not its share of the
