@@ -20,7 +20,7 @@ from helpers.served import UNHURRIED_US, WIDTH
 from helpers.served_provisioned import WEIGHTS_BYTES, expected, provisioned
 from helpers.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy]
 
 PLANNED_RPS = 1_500.0
 """More than a device runs in the profile's millisecond each; clients ask far less, however idle

@@ -18,7 +18,7 @@ from helpers.served import UNHURRIED_US
 from helpers.sized import sized_profile
 from helpers.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy]
 
 PROBLEM = f"""\
 schema: headrace.problem/1
