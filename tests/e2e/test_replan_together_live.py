@@ -18,7 +18,11 @@ from helpers.migrating import ask_once, calling
 from helpers.together import FUNCTION, write_together
 from helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("apps-beside-models")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.lengthy,
+    pytest.mark.xdist_group("apps-beside-models"),
+]
 
 PLANNED_RPS = 1.0
 """Two clients ask many times as often, on a slow machine too."""
