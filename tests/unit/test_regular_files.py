@@ -81,4 +81,4 @@ def test_a_pipe_as_the_next_plan_of_a_server_is_refused_at_once(tmp_path: Path) 
     os.mkfifo(tmp_path / "plan.json")
 
     with pytest.raises(VettingError, match="is a pipe"):
-        asyncio.run(vet(tmp_path / "plan.json", "emulated"))
+        asyncio.run(vet(tmp_path / "plan.json", "emulated", None))

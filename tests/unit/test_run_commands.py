@@ -510,7 +510,7 @@ def test_a_running_server_is_not_given_a_plan_that_it_would_not_execute(plan_pat
     document["deployments"][0]["pipelines"][0]["stages"][1]["residency"] = [{"layer": "l"}]
     plan_path.write_text(json.dumps(document))
 
-    verdict = vetting.main(plan_path, "emulated")
+    verdict = vetting.main(plan_path, "emulated", None)
 
     assert verdict.error is not None
     assert "pipeline p, stage 1: 'residency' is refused: nothing acts on it" in verdict.error

@@ -79,7 +79,9 @@ async def run_server(
         counts=logs.counters,
         **engine,
     )
-    changeover = Changeover(running, plan_path, whole, engine["executor"], app_log.open)
+    changeover = Changeover(
+        running, plan_path, whole, engine["executor"], app_log.open, engine["policy"]
+    )
     lived: Any = running
     behind: Any = ByShape(running, pad)
     if functions is not None:

@@ -42,6 +42,7 @@ class Changeover:
         served: ServedPlan,
         executor: ExecutorChoice,
         open_sink: OpenSink,
+        policy: str | None = None,
     ) -> None:
         """
         Args:
@@ -49,6 +50,7 @@ class Changeover:
                 the way there are followed each time: who deploys may have turned them to another
                 release.
             served: what it said, with models of several sizes whole.
+            policy: None: of each plan the one that it was made for.
         """
         self.plan_path = plan_path.absolute()
         self.in_service = self.plan_path
@@ -60,7 +62,7 @@ class Changeover:
         self.check: Callable[[Plan], None] = lambda plan: None
         """Raises HeadraceError where whoever stands before the engine cannot serve the plan."""
         self._engine = engine
-        self._executor = executor
+        self._executor, self._policy = executor, policy
         self._open_sink = open_sink
         self._busy = False
 
@@ -77,7 +79,7 @@ class Changeover:
             # What the plan alone tells is told at once; the file may be another after vetting.
             self.check(await asyncio.to_thread(read_plan, plan_path))
             logger.info("vetting %s", plan_path)
-            await vet(plan_path, self._executor)
+            await vet(plan_path, self._executor, self._policy)
             served = await asyncio.to_thread(read_served_plan, plan_path)
             self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)

@@ -1,20 +1,24 @@
 """Reads, verifies and cuts a plan in a process of its own, before a running server takes it.
 
-Verification and the cutting of models take whole seconds of Python, which a server that serves
-does not have: other threads of its process would wait. The stage files that this leaves in the
-cache are what the server then loads.
+Verification, the cutting of models, and the compilation of another policy's dispatcher take whole
+seconds of Python, which a server that serves does not have: other threads of its process would
+wait. The stage files and the machine code that this leaves in the caches are what the server then
+loads.
 """
 
 import asyncio
 import contextlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from headrace.catalog.documents import plan_profiles, read_plan
 from headrace.children import child_command
+from headrace.dispatch.policies import chosen_for, policy_for
+from headrace.dispatch.topology import Topology
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, PlanError
 from headrace.executors.table import ExecutorChoice
@@ -22,6 +26,7 @@ from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers.placeholder_tensors import with_tensors
 from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index
+from headrace.simulation.warm_up import warm_up
 from headrace.verify import verify
 
 LOWEST_PRIORITY = 19
@@ -67,14 +72,17 @@ def refuse_violations(served: ServedPlan) -> None:
         )
 
 
-async def vet(path: Path, executor: ExecutorChoice) -> None:
-    """Have another process read, verify and cut the plan.
+async def vet(path: Path, executor: ExecutorChoice, policy: str | None) -> None:
+    """Have another process read, verify and cut the plan, and compile its dispatcher.
+
+    Args:
+        policy: None: the one that the plan was made for.
 
     Raises:
         VettingError: it must not be served; says why.
     """
     process = await asyncio.create_subprocess_exec(
-        *child_command("headrace.serving.changes.vetting", str(path), executor),
+        *child_command("headrace.serving.changes.vetting", str(path), executor, policy or ""),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -95,12 +103,14 @@ async def vet(path: Path, executor: ExecutorChoice) -> None:
         raise VettingError(error)
 
 
-def main(path: Path, executor: ExecutorChoice) -> Verdict:
+def main(path: Path, executor: ExecutorChoice, policy: str | None) -> Verdict:
     """What the other process does."""
     try:
         served = read_served_plan(path)
         refuse_violations(served)
         served = served.by_bucket()
+        policy = policy or policy_for(served.plan)
+        chosen_for(Topology.from_plan(served.plan, served.profiles), policy)
         stages = stage_index(served.plan, served.profiles)
         # Whether shares of a core are kept is for the server to say, which has the permission.
         worker_specs(
@@ -112,10 +122,12 @@ def main(path: Path, executor: ExecutorChoice) -> Verdict:
             0,
             unenforced_shares=True,
         )
+        warm_up((policy,), simulator=False, say=partial(print, file=sys.stderr))
     except HeadraceError as error:
         return Verdict(error=str(error))
     return Verdict()
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(main(Path(sys.argv[1]), sys.argv[2])))
+    plan, executor, policy = sys.argv[1:]
+    sys.stdout.buffer.write(msgspec.json.encode(main(Path(plan), executor, policy or None)))

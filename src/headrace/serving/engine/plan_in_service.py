@@ -13,6 +13,7 @@ import msgspec
 from headrace.catalog.cache_folder import content_key
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import StageTime
+from headrace.dispatch.kernel.handle import kernel_of
 from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
@@ -125,7 +126,7 @@ class PlanInService:
         self.models = served_models(served.plan, self.topology, served.profiles)
         self._options = options
         self._policy = options.policy or policy_for(served.plan)
-        chosen_for(self.topology, self._policy)  # or it says why not
+        self._rule = chosen_for(self.topology, self._policy).module
         if options.cluster is not None:
             if served.plan.is_provisioned:
                 raise PlanError(
@@ -234,6 +235,8 @@ class PlanInService:
         self.supervisor = Supervisor(self._specs, hosts, renewed)
         if served.plan.is_provisioned:
             self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
+        # Aside: as long as some batches to load, and ten seconds where it can only be compiled.
+        await asyncio.to_thread(kernel_of, self._rule)
         self.plane = DataPlane(
             served.plan,
             served.profiles,
