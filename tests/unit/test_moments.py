@@ -18,7 +18,7 @@ from headrace.domain.events import (
     Seen,
 )
 from headrace.load.result import LoadResult, RequestResult
-from headrace.load.seen import with_seen
+from headrace.load.seen import cut_short_us, with_seen
 from headrace.metrics import run_report
 from headrace.simulation.measured import Like, measured_durations
 from headrace.simulation.moments import Moments
@@ -178,6 +178,22 @@ def test_the_nth_request_that_was_sent_is_the_nth_that_arrived() -> None:
     # One more that the log does not have: nobody knows which.
     more = dataclasses.replace(load, requests=(*load.requests, load.requests[-1]))
     assert with_seen(header, events, [{"m": more}]) == events
+
+
+def test_a_log_that_its_server_gave_up_ends_before_the_last_answered_request_was_sent() -> None:
+    problem = make_problem([make_profile("m")], nodes={"n": {"a": 1}}, slo_us=100_000)
+    topology = Topology.from_plan(make_plan(problem), problem.profiles)
+    _, events, load = served_log(topology)
+    last = load.requests[-1]
+    assert last.sent_at_us is not None
+    before = [event for event in events if event.at_us < last.sent_at_us]
+
+    assert cut_short_us(events, [{"m": load}]) is None
+    assert cut_short_us(before, [{"m": load}]) == last.sent_at_us - before[-1].at_us
+    # What was refused before it came to a dispatcher, nobody logs.
+    refused = dataclasses.replace(last, status=400, reason="http-400")
+    requests = (*load.requests[:-1], refused)
+    assert cut_short_us(before, [{"m": dataclasses.replace(load, requests=requests)}]) is None
 
 
 def test_simulated_clients_wait_as_those_of_the_log_and_deadlines_are_as_early() -> None:

@@ -1,9 +1,12 @@
 """A rehearsal's log against the plan: levels, contradictions, and who uses them."""
 
 import dataclasses
+import errno
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,18 +15,21 @@ from msgspec.structs import replace
 
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
-from headrace.catalog.event_log import EventLogWriter
+from headrace.catalog.event_log import EventLogWriter, read_header
 from headrace.commands.rehearse import (
     during,
     kept_rehearsal,
     rehearsal_paths,
     rehearse_before_ready,
+    run_rehearsal,
 )
+from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
 from headrace.domain.profile import Profile
-from headrace.load.child_server import ServerFailedError
+from headrace.load.child_server import ChildServer, ServerFailedError
+from headrace.load.result import LoadResult, RequestResult
 from headrace.metrics import Report
 from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
 from headrace.simulation.offered.arrivals import uniform
@@ -251,6 +257,130 @@ def test_nothing_else_is_written_where_a_rehearsal_is_kept_or_will_be(
 
     assert (code, "is where the rehearsal of " in err) == (2, True), err
     assert {path: path.read_bytes() for path in rehearsed.parent.iterdir()} == before
+
+
+LAST_SENT_US = 1_500_000
+
+
+@pytest.fixture
+def server_writes(
+    monkeypatch: pytest.MonkeyPatch, rehearsed: Path
+) -> Callable[[Sequence[AnyEvent]], Path]:
+    """A server that has answered one request in each run, and leaves a log of these events, cut
+    off in their last line; none: it is empty."""
+
+    def one_request(*given: object, **options: object) -> Mapping[str, LoadResult]:
+        answered = RequestResult(
+            scheduled_at_us=LAST_SENT_US,
+            deadline_at_us=LAST_SENT_US + 100_000,
+            sent_at_us=LAST_SENT_US,
+            ended_at_us=LAST_SENT_US + 10_000,
+            status=200,
+            reason="",
+            body_bytes=1,
+        )
+        run = LoadResult(
+            model="m",
+            started_at_us=0,
+            span_us=None,
+            requests=(answered,),
+            lateness=None,
+            connections=1,
+            error_samples={},
+        )
+        return {"m": run}
+
+    def prepare(events: Sequence[AnyEvent]) -> Path:
+        header = read_header(rehearsal_paths(rehearsed)[1])
+
+        @contextmanager
+        def serving(plan: Path, *arguments: str) -> Iterator[ChildServer]:
+            yield ChildServer("http://127.0.0.1:1", os.getpid())
+            log = Path(arguments[arguments.index("--events") + 1])
+            lines = msgspec.json.Encoder().encode_lines([header, *events])
+            log.write_bytes(lines[:-1] if events else b"")
+
+        monkeypatch.setattr("headrace.load.child_server.child_server", serving)
+        return rehearsed
+
+    monkeypatch.setattr("headrace.load.generator.run_load_of_models", one_request)
+    return prepare
+
+
+def arrivals_until(last_us: int) -> list[AnyEvent]:
+    return [
+        Arrived(at_us, number, 0, at_us + 100_000)
+        for number, at_us in enumerate(range(0, last_us + 1, 100_000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "complaint"),
+    [
+        ([], "cannot be read"),
+        # The last is the line that is cut off.
+        (arrivals_until(LAST_SENT_US), "ends 0.1 s before the last request that was answered"),
+    ],
+    ids=["no header", "no end"],
+)
+def test_a_rehearsal_whose_log_the_server_gave_up_is_no_proof_and_is_not_kept(
+    server_writes: Callable[[Sequence[AnyEvent]], Path],
+    run: Run,
+    events: Sequence[AnyEvent],
+    complaint: str,
+) -> None:
+    """The disk was full for a while: "no contradictions" then meant that nothing was known."""
+    plan = server_writes(events)
+    before = {path: path.read_bytes() for path in plan.parent.iterdir()}
+
+    code, _, err = run("rehearse", str(plan))
+
+    assert (code, complaint in err, "is the disk full?" in err) == (2, True, True), err
+    assert str(plan.parent) in err
+    assert ".plan.rehearsal-" not in err, "a folder that is gone"
+    assert {path: path.read_bytes() for path in plan.parent.iterdir()} == before
+
+
+def test_findings_are_never_beside_the_log_of_another_rehearsal(
+    server_writes: Callable[[Sequence[AnyEvent]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = server_writes(arrivals_until(LAST_SENT_US + 100_000))
+    findings, log = rehearsal_paths(plan)
+    placed: list[tuple[Path, bool]] = []
+    place = os.replace
+
+    def noting(source: Path, target: Path) -> None:
+        if target in (findings, log):
+            placed.append((target, findings.exists()))
+        place(source, target)
+
+    monkeypatch.setattr(os, "replace", noting)
+
+    found = run_rehearsal(plan, [])
+
+    assert placed == [(log, False), (findings, False)]
+    assert kept_rehearsal(plan) == found
+
+
+def test_a_rehearsal_that_cannot_be_kept_whole_leaves_the_one_before(
+    server_writes: Callable[[Sequence[AnyEvent]], Path],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = server_writes(arrivals_until(LAST_SENT_US + 100_000))
+    before = {path: path.read_bytes() for path in plan.parent.iterdir()}
+
+    def full(record: msgspec.Struct, path: Path) -> None:
+        raise DocumentError(f"{path}: cannot be written") from OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("headrace.catalog.documents.write_document", full)
+
+    code, _, err = run("rehearse", str(plan))
+
+    assert (code, "the rehearsal of plan.json cannot be kept: [Errno 28] full" in err) == (2, True)
+    assert ".plan.rehearsal-" not in err, "a folder that is gone"
+    assert {path: path.read_bytes() for path in plan.parent.iterdir()} == before
 
 
 def test_simulated_events_are_no_rehearsal(run: Run, rehearsed: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.domain.events import AnyEvent, EventLogHeader
+    from headrace.load.result import LoadResult
     from headrace.reporting.rehearsal import Rehearsal
 
 DURATION_S, LONGEST_S = 6.0, 20.0
@@ -214,7 +215,7 @@ def run_rehearsal(
         HeadraceError: the server does not start, or there is nothing to send.
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
-    from headrace.catalog.event_log import EventLogWriter, read_event_log
+    from headrace.catalog.event_log import EventLogWriter
     from headrace.catalog.whole_file import folder_beside
     from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
@@ -278,32 +279,69 @@ def run_rehearsal(
                         server.url, arrivals, options, order=tuple(rates), span_us=span_us
                     )
                 )
-        header, events = read_event_log(unfinished, allow_cut_short=True)
-        with EventLogWriter(unfinished, header) as writer:
-            for event in with_seen(header, events, runs):
-                writer.append(event)
-        os.replace(unfinished, events_path)
-    began_us = [min(result.started_at_us for result in run.values()) for run in runs]
-    events = during(events, began_us, full)
-    stages = rehearsed_stages(plan, profiles, header, events)
-    code = rehearsed_code(plan, header, events)
-    attained = {
-        name: attainment([outcome for index in full for outcome in runs[index][name].outcomes])
-        for name in rates
-    }
-    found = Rehearsal(
-        plan_sha256=sha256_file(path),
-        offered_rps=rates,
-        attainment=attained,
-        stages=stages,
-        code=code,
-        contradictions=(
-            *contradictions(by_bucket(plan, profiles)[0], stages, rates, attained),
-            *code_contradictions(plan, code),
-        ),
-    )
-    write_document(found, findings)
+        header, logged = _whole_log(unfinished, path, runs)
+        began_us = [min(result.started_at_us for result in run.values()) for run in runs]
+        events = during(logged, began_us, full)
+        stages = rehearsed_stages(plan, profiles, header, events)
+        code = rehearsed_code(plan, header, events)
+        attained = {
+            name: attainment([outcome for index in full for outcome in runs[index][name].outcomes])
+            for name in rates
+        }
+        found = Rehearsal(
+            plan_sha256=sha256_file(path),
+            offered_rps=rates,
+            attainment=attained,
+            stages=stages,
+            code=code,
+            contradictions=(
+                *contradictions(by_bucket(plan, profiles)[0], stages, rates, attained),
+                *code_contradictions(plan, code),
+            ),
+        )
+        try:
+            with EventLogWriter(unfinished, header) as writer:
+                for event in with_seen(header, logged, runs):
+                    writer.append(event)
+            write_document(found, folder / findings.name)
+            # Findings are never beside the log of another rehearsal.
+            findings.unlink(missing_ok=True)
+            os.replace(unfinished, events_path)
+            os.replace(folder / findings.name, findings)
+        except (DocumentError, OSError) as error:
+            reason = error.__cause__ or error
+            raise DocumentError(
+                f"{path.parent}: the rehearsal of {path.name} cannot be kept: {reason}\n{advice}"
+            ) from error
     return found
+
+
+def _whole_log(
+    log: Path, plan: Path, runs: "Sequence[Mapping[str, LoadResult]]"
+) -> "tuple[EventLogHeader, list[AnyEvent]]":
+    """What the server has written, which gives a log up and serves on where it cannot be written.
+
+    Raises:
+        DocumentError: it was given up.
+    """
+    from headrace.catalog.event_log import read_event_log
+    from headrace.domain.errors import DocumentError
+    from headrace.load.seen import cut_short_us
+
+    try:
+        header, events = read_event_log(log, allow_cut_short=True)
+        missing_us = cut_short_us(events, runs)
+    except DocumentError:
+        ends = "cannot be read"
+    else:
+        if missing_us is None:
+            return header, events
+        ends = f"ends {missing_us / 1e6:.1f} s before the last request that was answered"
+    raise DocumentError(
+        f"{plan}: the server's event log of the rehearsal {ends}; nothing is kept of it\n"
+        f"  needs  a log of the whole rehearsal, in {plan.parent.absolute()}\n"
+        "  try    `headrace rehearse` again; is the disk full?"
+    )
 
 
 def turns_of(duration_s: float, least_rps: float) -> int:

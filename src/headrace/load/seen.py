@@ -35,6 +35,24 @@ def with_seen(
     return found
 
 
+def cut_short_us(
+    events: Sequence[AnyEvent], runs: Sequence[Mapping[str, LoadResult]]
+) -> int | None:
+    """How long before the last request that was answered was sent a server's log ends. None: the
+    log goes on behind that, as one does that was written to its end: whatever is answered has
+    arrived, and every arrival is logged."""
+    answered = [
+        request.sent_at_us
+        for run in runs
+        for result in run.values()
+        for request in result.requests
+        if request.sent_at_us is not None and not request.reason
+    ]
+    last_us = max((event.at_us for event in events), default=0)
+    sent_us = max(answered, default=0)
+    return sent_us - last_us if last_us < sent_us else None
+
+
 def _matched(arrived: Sequence[Arrived], sent: Sequence[RequestResult]) -> list[Seen]:
     known = sorted((r.sent_at_us, r.scheduled_at_us, r.ended_at_us) for r in sent if r.sent_at_us)
     if len(known) != len(sent) or len(arrived) != len(sent):
