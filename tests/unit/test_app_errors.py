@@ -77,7 +77,7 @@ def test_outputs_are_converted_only_where_nothing_is_cut_off() -> None:
     function = returning(TensorSpec(name="count", dtype="uint8", item_shape=(2,)))
 
     assert checked_outputs(function, {"count": [True, 7]})[0].tolist() == [1, 7]
-    with pytest.raises(ValueError, match="output 'count': float64, declares uint8"):
+    with pytest.raises(ValueError, match="output 'count': float64 where uint8 is declared"):
         checked_outputs(function, {"count": [1.7, 7]})
 
 

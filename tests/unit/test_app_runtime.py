@@ -329,6 +329,23 @@ def test_an_answer_other_than_declared_is_a_failure_not_an_answer(result: object
     run(test)
 
 
+def test_an_item_that_the_modules_data_type_cannot_hold_is_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @app(name="app", inputs=X, outputs=Y)
+    async def wild(x: Vector) -> dict[str, Any]:
+        return {"y": [await first(x + 5j)]}
+
+    async def test() -> None:
+        with caplog.at_level(logging.ERROR, logger="headrace.apps"):
+            refusal = await Served(wild).send()[1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "app-error"
+        assert "app.first: input 'x': complex64 where float32 is declared" in caplog.text
+
+    run(test)
+
+
 def test_an_item_of_another_shape_than_the_modules_is_a_failure() -> None:
     @app(name="app", inputs=X, outputs=Y)
     async def wide(x: Vector) -> dict[str, Any]:

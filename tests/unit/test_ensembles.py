@@ -10,14 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from headrace.apps import InvalidInput, ensemble, module, step, tensor
 from headrace.domain.errors import DocumentError
 from headrace.serving.apps.api import AppFunction, WrongItemError, serve_from_here
+from headrace.serving.apps.conversion import converted
 
 plus, double, split = module("plus"), module("double"), module("split")
 IN = [tensor("a", "float32", (-1, 2))]
 OUT = [tensor("z", "float32", (-1, 2))]
+TAKEN = tensor("x", "float16", (2,))
 
 
 class Modules:
-    """Models of items of two numbers; a `Caller`."""
+    """Models of items of two small numbers; a `Caller`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[float]]] = []
@@ -25,7 +27,7 @@ class Modules:
         self.most_open = 0
 
     async def call(self, name: str, tensors: tuple[ArrayLike, ...]) -> Any:
-        x = np.asarray(tensors[0])
+        x = converted(f"{name}: input", TAKEN, tensors[0])
         if x.shape[-1] != 2:
             raise WrongItemError(f"{name}: needs 2 numbers")
         self.calls.append((name, x.ravel().tolist()))
@@ -105,6 +107,8 @@ def test_what_does_not_fit_the_models_is_the_clients_fault() -> None:
         run(app, Modules(), a=[[1, 2]] * 3)
     with pytest.raises(InvalidInput, match="needs 2 numbers"):
         run(app, Modules(), a=[[1, 2, 3]])
+    with pytest.raises(InvalidInput, match="plus: input 'x': float32 out of range where float16"):
+        run(app, Modules(), a=[[1, 70_000]])
     with pytest.raises(InvalidInput, match="at least one"):
         run(app, Modules(), a=np.zeros((0, 2)))
     two = ensemble(

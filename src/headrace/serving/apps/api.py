@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
 from headrace.domain.tensors import TensorSpec
+from headrace.serving.apps.conversion import converted
 from headrace.serving.core.signature import DATATYPES
 
 __all__ = [
@@ -168,7 +168,8 @@ def app(
     """Make an async function an app.
 
     It gets every input as an array (of `bytes` objects for "bytes") by the input's name, and
-    returns a mapping from the outputs' names to arrays or nested lists.
+    returns a mapping from the outputs' names to arrays or nested lists whose values the declared
+    data types can hold (`conversion`).
 
     Args:
         name: the app's in the problem file; None: the function's.
@@ -214,21 +215,8 @@ def fits(spec: TensorSpec, array: NDArray[Any]) -> bool:
     )
 
 
-def strings(value: ArrayLike) -> NDArray[Any]:
-    """Texts or bytes as `bytes` objects."""
-    array = np.array(value, dtype=object)
-    flat = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel()]
-    return np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
-
-
 def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
-    if spec.dtype == "bytes":
-        array = strings(value)
-    else:
-        given = np.asarray(value)
-        if given.size and given.dtype.kind in "fc" and np.dtype(spec.dtype).kind not in "fc":
-            raise ValueError(f"output {spec.name!r}: {given.dtype}, declares {spec.dtype}")
-        array = np.ascontiguousarray(given, dtype=spec.dtype)
+    array = converted("output", spec, value)
     if array.size == 0:
         # An empty list has lost the sizes of what it would hold: 0 where the declaration has none.
         own = chain(array.shape, repeat(0))

@@ -34,6 +34,7 @@ from headrace.serving.apps.api import (
     WrongItemError,
     gather,
 )
+from headrace.serving.apps.conversion import UnfitValueError
 
 Tensors = tuple[NDArray[Any], ...]
 
@@ -61,7 +62,7 @@ class EnsembleStep:
                 )
             calls = [self.module(*item) for item in zip(*given, strict=True)]
             answers = [_all(answer) for answer in await gather(*calls)]
-        except WrongItemError as error:
+        except (WrongItemError, UnfitValueError) as error:
             raise InvalidInput(str(error)) from error
         return tuple(np.stack(column) for column in zip(*answers, strict=True))
 

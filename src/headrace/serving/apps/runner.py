@@ -13,7 +13,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.domain.tensors import TensorSpec
@@ -23,8 +22,8 @@ from headrace.serving.apps.api import (
     WrongItemError,
     checked_outputs,
     serve_from_here,
-    strings,
 )
+from headrace.serving.apps.conversion import converted
 from headrace.serving.apps.error_log import MAX_TRACEBACK, described
 from headrace.serving.apps.frames import (
     Answer,
@@ -192,6 +191,7 @@ def _item(
     """
     Raises:
         WrongItemError: the function called the module with something that is not one item.
+        UnfitValueError: its values do not fit the model.
     """
     if len(tensors) != len(specs):
         raise WrongItemError(
@@ -199,16 +199,14 @@ def _item(
         )
     arrays = []
     for spec, given in zip(specs, tensors, strict=True):
+        array = converted(f"{name}: input", spec, given)
         if spec.dtype == "bytes":
-            array = strings(given)
             longest = max(map(len, array.ravel()), default=0)
             if longest > spec.max_bytes:
                 raise WrongItemError(
                     f"{name}: input {spec.name!r} takes strings of {spec.max_bytes} bytes at most,"
                     f" got {longest}"
                 )
-        else:
-            array = np.ascontiguousarray(given, dtype=spec.dtype)
         if array.shape != spec.item_shape and not _scalar(array, spec):
             raise WrongItemError(
                 f"{name}: input {spec.name!r} needs shape {spec.item_shape}, got {array.shape}"
@@ -218,5 +216,5 @@ def _item(
 
 
 def _scalar(array: NDArray[Any], spec: TensorSpec) -> bool:
-    """`ascontiguousarray` gives a number one dimension."""
+    """`converted` gives a number one dimension."""
     return not spec.item_shape and math.prod(array.shape) == 1
