@@ -1,5 +1,6 @@
 """The apps' process and a whole server: what app code does to itself, it does to nobody else."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,10 @@ async def traffic(x):
         os.kill(os.getpid(), 9)
     if deed == 9:
         await aside(sys.exit, 9)
+    if deed == 10:
+        raise ValueError(f"a name that is no UTF-8: {os.fsdecode(bytes([255]))}")
+    if deed == 11:
+        await aside(next, iter([]))
     found = await detect(x)
     return {"y": await gather(vehicle(found), face(found))}
 """
@@ -75,6 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     assert code == 0, errors
     # Once, whatever was asked for, and with its place.
     assert errors.count("RuntimeError: secret of the operator") == 1
+    assert "ValueError: a name that is no UTF-8: \\udcff" in errors
+    assert "RuntimeError: work aside raised StopIteration" in errors
     assert "holds up all apps" in errors
     assert "time.sleep(1.5)" in errors
     assert "ended with status 5" in errors
@@ -96,7 +103,7 @@ def test_an_input_that_the_app_refuses_gets_400_with_its_sentence(server: LiveSe
     assert b'outcome="invalid-input"' in metrics
 
 
-@pytest.mark.parametrize("deed", [2, 3, 4, 6, 9])
+@pytest.mark.parametrize("deed", [2, 3, 4, 6, 9, 10, 11])
 def test_errors_of_the_apps_code_get_500_without_a_word_of_them(
     server: LiveServer, deed: int
 ) -> None:
@@ -138,3 +145,16 @@ def test_a_file_that_ends_its_process_is_refused_with_how_it_ended(tmp_path: Pat
     file.write_text("import os\nos._exit(7)\n")
     with pytest.raises(DocumentError, match="ended with status 7 while it loaded"):
         AppHost([file]).open()
+
+
+def test_a_file_may_lie_in_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    file = folder / "app.py"
+    file.write_text(FUNCTION)
+    host = AppHost([file])
+    try:
+        (loaded,) = host.open()
+    finally:
+        host.close()
+    assert loaded.path.endswith("/caf\\udce9/app.py")

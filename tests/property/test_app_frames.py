@@ -7,17 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from msgspec.structs import replace
 
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.frames import (
     AnyFrame,
+    Beat,
     Begin,
     Call,
     Cancel,
+    DescribedApp,
+    DescribedFile,
     Erred,
     Link,
+    Modules,
+    ModuleSpecs,
+    NotReady,
+    Ready,
     Tensors,
     decode,
+    decode_beat,
     encode,
+    encode_beat,
 )
 from headrace.serving.workers.frames import FrameError
 
@@ -35,6 +46,7 @@ frames = st.one_of(
     st.builds(Cancel, st.integers(0, 2**40)),
     st.builds(Erred, st.just(1), st.text(), st.text(), st.text()),
 )
+X = TensorSpec(name="x", dtype="float32", item_shape=(-1, 2))
 
 
 class Received:
@@ -72,6 +84,38 @@ def test_frames_arrive_whole_and_in_order_however_the_stream_is_cut(
         assert [a.tobytes() if a.dtype != object else a.tolist() for a in got] == [
             a.tobytes() if a.dtype != object else a.tolist() for a in given_
         ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrives"),
+    [
+        (
+            Erred(1, "E", "caf\udce9.py:1", "no \udcff"),
+            Erred(1, "E", "caf\\udce9.py:1", "no \\udcff"),
+        ),
+        (NotReady("Mühle \udcff"), NotReady("Mühle \\udcff")),
+        (
+            Ready((DescribedFile("/caf\udce9/app.py", (DescribedApp("a", (X,), ()),), ("m",)),)),
+            Ready((DescribedFile("/caf\\udce9/app.py", (DescribedApp("a", (X,), ()),), ("m",)),)),
+        ),
+        (
+            Modules({"a.m": ModuleSpecs((replace(X, name="\udcff"),), ())}),
+            Modules({"a.m": ModuleSpecs((replace(X, name="\\udcff"),), ())}),
+        ),
+    ],
+)
+def test_what_is_no_unicode_in_a_text_travels_escaped(sent: AnyFrame, arrives: AnyFrame) -> None:
+    received = Received()
+    received.feed(b"".join(encode(sent, [np.zeros(2, np.float32)])))
+    assert received.closed == []
+    ((frame, (array,)),) = received.frames
+    assert frame == arrives
+    assert array.tolist() == [0, 0]
+
+
+def test_signs_of_life_too_travel_from_a_file_whose_name_is_no_unicode() -> None:
+    beat = Beat(1, 2, True, "app", 'File "caf\udce9.py"')
+    assert decode_beat(encode_beat(beat)).stack == 'File "caf\\udce9.py"'
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

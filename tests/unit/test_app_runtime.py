@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from headrace.apps import app, aside, gather, module, tensor, time_left_us
+from headrace.apps import InvalidInput, app, aside, gather, module, tensor, time_left_us
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Arrived, Called, Dropped, EventLogHeader
 from headrace.serving.apps.runtime import AppLog
 from headrace.serving.engine.inference import Answer, AppAnswer, Refusal
+from helpers.live_server import PATIENCE_S
 from helpers.served_app import BUDGETS_US, RATE_RPS, SLO_US, TAKES_US, FakeModules, Served, app_plan
 from helpers.virtual_loop import VirtualTimeLoop
 
@@ -504,6 +505,45 @@ def test_work_aside_runs_on_another_thread() -> None:
     seen.clear()
     asyncio.run(test())
     assert seen[0].startswith("headrace-app")
+
+
+def test_a_stop_iteration_of_work_aside_reaches_the_function_as_generators_pass_it_on() -> None:
+    @app(name="app", inputs=X, outputs=Y)
+    async def empty(x: Vector) -> dict[str, Any]:
+        try:
+            await aside(next, iter([]))
+        except RuntimeError as error:
+            seen.append(repr(error.__cause__))
+        return {"y": [x]}
+
+    async def test() -> None:
+        served = Served(empty)
+        answer = await served.send(timeout_us=round(PATIENCE_S * 1e6))[1]
+        assert isinstance(answer, AppAnswer)
+        await served.runtime.stop()
+
+    seen.clear()
+    asyncio.run(test())
+    assert seen == ["StopIteration()"]
+
+
+def test_whatever_class_an_app_makes_of_invalid_input_says_one_sentence() -> None:
+    class OfItsOwn(InvalidInput):
+        def __init__(self, words: str) -> None:
+            self.words = words
+
+    @app(name="app", inputs=X, outputs=Y)
+    async def picky(x: Vector) -> dict[str, Any]:
+        raise OfItsOwn("a\nb\udcff" + "c" * (2 << 20))
+
+    async def test() -> None:
+        refusal = await Served(picky).send()[1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "invalid-input"
+        assert refusal.message.startswith("app 'app': a b?ccc")
+        assert len(refusal.message) < 400
+
+    run(test)
 
 
 def test_a_module_called_outside_a_request_says_so() -> None:

@@ -186,11 +186,30 @@ def encode(frame: AnyFrame, tensors: Tensors = ()) -> list[bytes | memoryview]:
     """
     tail = [_raw(array) for array in tensors]
     described = [("bytes" if a.dtype == object else a.dtype.name, list(a.shape)) for a in tensors]
-    body = _ENCODER.encode(_Body(frame, described))
+    body = _encoded(_Body(frame, described))
     size = sum(len(part) for part in tail)
     if len(body) > MAX_BODY_BYTES or size > MAX_TAIL_BYTES:
         raise FrameError(f"a frame of {len(body)} and {size} bytes is too long")
     return [_HEAD.pack(len(body), size), body, *tail]
+
+
+def _encoded(message: msgspec.Struct) -> bytes:
+    try:
+        return _ENCODER.encode(message)
+    except UnicodeEncodeError:
+        # An app's exceptions and paths may hold bytes that are no UTF-8 (PEP 383): shown escaped.
+        return _ENCODER.encode(_escaped(msgspec.to_builtins(message)))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list() | tuple():
+            return [_escaped(one) for one in value]
+        case dict():
+            return {_escaped(key): _escaped(one) for key, one in value.items()}
+    return value
 
 
 def _raw(array: NDArray[Any]) -> bytes | memoryview:
@@ -243,7 +262,7 @@ def _strings(dtype: str, shape: list[int], tail: memoryview, at: int) -> tuple[N
 
 
 def encode_beat(beat: Beat) -> bytes:
-    return _ENCODER.encode(beat)
+    return _encoded(beat)
 
 
 def decode_beat(packet: bytes) -> Beat:

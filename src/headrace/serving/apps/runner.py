@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -132,11 +131,8 @@ class RunningFunction:
             tensors = checked_outputs(function, await body)
             _check_size(f"app {function.name!r} returned", tensors)
             frame = Returned(number)
-        except InvalidInput as refusal:
-            frame, tensors = Invalid(number, str(refusal)), ()
         except BaseException as error:  # SystemExit too: one request must not end the process
-            kind, where, trace = described(error)
-            frame, tensors = Erred(number, kind, where, trace[-MAX_TRACEBACK:]), ()
+            frame, tensors = _failure(number, error), ()
         finally:
             # Tasks that the function started may wait for them: nobody answers any more.
             for call in self._calls:
@@ -170,10 +166,27 @@ class RunningFunction:
 
     async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._runner.pool, partial(work, *arguments))
+        return await loop.run_in_executor(self._runner.pool, _run_aside, work, arguments)
 
     def time_left_us(self) -> int:
         return max(0, self._begin.deadline_at_us - self._runner.now_us())
+
+
+def _run_aside(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """On a thread."""
+    try:
+        return work(*arguments)
+    except StopIteration as error:
+        # As generators do: a future takes none, and who awaits it would wait for ever.
+        raise RuntimeError("work aside raised StopIteration") from error
+
+
+def _failure(request: int, error: BaseException) -> Invalid | Erred:
+    if isinstance(error, InvalidInput):
+        # A class of the app's own may say more than a sentence.
+        return Invalid(request, str(InvalidInput(str(error))))
+    kind, where, trace = described(error)
+    return Erred(request, kind, where, trace[-MAX_TRACEBACK:])
 
 
 def _check_size(what: str, tensors: Tensors) -> None:
