@@ -219,6 +219,18 @@ def test_measuring_is_a_process_of_its_own(tmp_path: Path) -> None:
     assert found["cpu-new"].block_times[0].max_batch == 1
 
 
+def test_measuring_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What launches it imports `signal`, what measures `random`; with neither it would say why."""
+    for name in ("random.py", "signal.py"):
+        (tmp_path / name).write_text("raise SystemExit('another module')\n")
+    monkeypatch.chdir(tmp_path)
+    model = saved(add_one_model(), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="z"):
+        profile_kinds(model, quick(shapes={"z": (3,)}), OLD_NEW[:1], placed(NodeProfiler), unheard)
+
+
 def test_a_model_that_cannot_be_cut_where_another_machine_cut_it(tmp_path: Path) -> None:
     model = saved(chain_model(), tmp_path / "m.onnx")
     options = ProfileOptions(blocks=3, max_batch=1, budget_s=0.05, cuts=(("nowhere",),))

@@ -1,5 +1,6 @@
 """Many computations, here and on processes: the same results, in order, kept when asked."""
 
+import importlib
 import math
 import os
 import select
@@ -116,6 +117,23 @@ def test_a_process_that_is_killed_is_said_and_the_others_go_on(processes: Proces
     with pytest.raises(StudyError, match=r"(?s)ended with -9 while it ran .*killed.*task      1"):
         next(found)
     assert list(results_of(functions.killed, [2, 3, 4], processes)) == [2, 3, 4]
+
+
+def test_processes_import_nothing_from_the_current_folder_unless_this_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "signal.py").write_text("raise SystemExit('another module')\n")
+    found_here = tmp_path / "found_here"
+    found_here.mkdir()
+    (found_here / "of_this_folder.py").write_text("def twice(task: int) -> int: return 2 * task\n")
+    monkeypatch.chdir(tmp_path)
+    with Processes(1) as jobs:
+        assert list(results_of(functions.refused, [3], jobs)) == [3]
+    monkeypatch.chdir(found_here)
+    monkeypatch.syspath_prepend("")
+    twice = importlib.import_module("of_this_folder").twice
+    with Processes(1) as jobs:
+        assert list(results_of(twice, [3], jobs)) == [6]
 
 
 def said_at(pipe: Path) -> bytes:

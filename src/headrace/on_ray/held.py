@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.domain.base import JSON_ERRORS
 from headrace.domain.errors import ClusterError
+from headrace.on_ray.launch import launched
 
 logger = logging.getLogger(__name__)
 
@@ -137,9 +138,8 @@ class HeldProcess:
             self._changed.notify_all()
 
     def _run_once(self) -> int:
-        launch = [sys.executable, "-m", "headrace.on_ray.launch", str(os.getpid())]
         process = subprocess.Popen(
-            [*launch, program(), *self._arguments],
+            launched(program(), *self._arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

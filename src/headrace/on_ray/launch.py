@@ -1,7 +1,8 @@
-"""`python -m headrace.on_ray.launch PARENT PROGRAM ARGUMENT…`: become the program.
+"""`launched(PROGRAM, ARGUMENT…)` is what to run to have a process that becomes the program.
 
 What is started on a node must not outlive the actor that holds it, however that ends: the kernel
-kills it when its parent has died, which stays so when this process becomes the program.
+kills it when its parent has died (`children`), which stays so when this process becomes the
+program.
 
 Ray starts all that it starts at niceness 15, at which anything else on the machine goes first; what
 has deadlines must not wait for it. Where this process may, it takes that back.
@@ -10,12 +11,16 @@ has deadlines must not wait for it. Where this process may, it takes that back.
 import os
 import sys
 
-from headrace.children import die_with_parent
+from headrace.children import child_command
+
+
+def launched(*command: str) -> list[str]:
+    """From this process alone."""
+    return child_command("headrace.on_ray.launch", *command)
 
 
 def main() -> None:
-    parent, *command = sys.argv[1:]
-    die_with_parent(int(parent))
+    command = sys.argv[1:]
     if (niceness := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
         try:
             os.setpriority(os.PRIO_PROCESS, 0, 0)

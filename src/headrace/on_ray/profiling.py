@@ -11,7 +11,6 @@ One kind at a time: two kinds may be one machine. What is measured on is kept by
 core or a GPU of the kind's first node that has one free.
 """
 
-import os
 import subprocess
 import sys
 import threading
@@ -32,6 +31,7 @@ from headrace.domain.profile import Profile
 from headrace.on_ray.agents import KEPT_S, answered
 from headrace.on_ray.connection import ended, no_answer
 from headrace.on_ray.kinds import Kind
+from headrace.on_ray.launch import launched
 from headrace.on_ray.measure import Measure, encoded, said_in
 from headrace.profiling.device_parts import has_parts
 from headrace.profiling.kinds import cuts_of
@@ -60,7 +60,7 @@ class NodeProfiler:
         Args:
             command: what measures; none: `measure`, by this Python.
         """
-        self._command = list(command) or [sys.executable, "-m", "headrace.on_ray.measure"]
+        self._command = list(command) or [sys.executable, "-P", "-m", "headrace.on_ray.measure"]
         self._store = FileStore(cache_folder() / f"profile-{node}")
         self._arriving: Arriving | None = None
         self._lock = threading.Lock()
@@ -117,9 +117,8 @@ class NodeProfiler:
                 self._ended = True
 
     def _measure(self, line: bytes) -> None:
-        launch = [sys.executable, "-m", "headrace.on_ray.launch", str(os.getpid())]
         with subprocess.Popen(
-            [*launch, *self._command],
+            launched(*self._command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from typing import Self
 
 import msgspec
 
+from headrace.children import child_command
 from headrace.domain.errors import StudyError
 from headrace.studies.calls import Call, Outcome
 from headrace.studies.worker import read_frame, write_frame
@@ -82,12 +83,13 @@ class Processes:
         with self._lock:
             if self._closed:
                 return None
+            # Functions are found by name: where this process finds them, "" being its folder.
+            path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
             process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.studies.worker", str(os.getpid())],
+                child_command("headrace.studies.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                # Functions are found by name: where this process finds them.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, "PYTHONPATH": path},
             )
             self._running.add(process)
             return process

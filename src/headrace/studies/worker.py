@@ -1,7 +1,8 @@
 """A process that runs calls: one frame in, one frame out, until its input ends.
 
-Started by `processes`; a frame is a length (8 bytes, little endian) and MessagePack. What a
-function prints goes to standard error: standard output is the way back.
+Started by `processes` so that it ends with the study, even a killed one (`children`); a frame is a
+length (8 bytes, little endian) and MessagePack. What a function prints goes to standard error:
+standard output is the way back.
 """
 
 import os
@@ -12,7 +13,6 @@ from typing import IO
 
 import msgspec
 
-from headrace.children import die_with_parent
 from headrace.studies.calls import Call, outcome_of
 
 LENGTH = struct.Struct("<Q")
@@ -39,8 +39,6 @@ def read_frame(source: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     """Run until the study has ended, or is gone."""
-    # A study that is killed must not leave processes that compute for nobody.
-    die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the study's to handle
     back = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
