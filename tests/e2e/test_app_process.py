@@ -158,3 +158,21 @@ def test_a_file_may_lie_in_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> No
     finally:
         host.close()
     assert loaded.path.endswith("/caf\\udce9/app.py")
+
+
+def test_an_app_file_imports_nothing_from_beside_it_but_what_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper_of_mine.py").write_text("")
+    file = tmp_path / "app.py"
+    file.write_text("import helper_of_mine\n" + FUNCTION)
+    monkeypatch.chdir(tmp_path)
+    host = AppHost([file])
+    with pytest.raises(DocumentError, match="No module named 'helper_of_mine'"):
+        host.open()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    try:
+        (loaded,) = host.open()
+    finally:
+        host.close()
+    assert loaded.apps[0].name == "traffic"

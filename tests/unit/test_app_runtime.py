@@ -546,6 +546,41 @@ def test_whatever_class_an_app_makes_of_invalid_input_says_one_sentence() -> Non
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("faults", "reason", "message"),
+    [
+        ([InvalidInput("one"), InvalidInput("two")], "invalid-input", "app 'app': one"),
+        (
+            [ExceptionGroup("inner", [InvalidInput("one")]), InvalidInput("two")],
+            "invalid-input",
+            "app 'app': one",
+        ),
+        ([InvalidInput("one"), ValueError("bug")], "app-error", "app 'app' failed"),
+        ([ExceptionGroup("inner", [ValueError("bug")])], "app-error", "app 'app' failed"),
+    ],
+)
+def test_a_task_group_whose_tasks_do_nothing_but_refuse_the_input_refuses_it(
+    faults: list[Exception], reason: str, message: str
+) -> None:
+    @app(name="app", inputs=X, outputs=Y)
+    async def grouped(x: Vector) -> dict[str, Any]:
+        async def check(fault: Exception) -> None:
+            raise fault
+
+        async with asyncio.TaskGroup() as tasks:
+            for fault in faults:
+                tasks.create_task(check(fault))
+        return {"y": [x]}
+
+    async def test() -> None:
+        refusal = await Served(grouped).send()[1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == reason
+        assert refusal.message.startswith(message)
+
+    run(test)
+
+
 def test_a_module_called_outside_a_request_says_so() -> None:
     with pytest.raises(RuntimeError, match="no request is being served here"):
         asyncio.run(first([1, 2]))

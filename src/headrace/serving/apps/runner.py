@@ -182,11 +182,21 @@ def _run_aside(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _failure(request: int, error: BaseException) -> Invalid | Erred:
-    if isinstance(error, InvalidInput):
+    refusal = _refusal(error)
+    if refusal is not None:
         # A class of the app's own may say more than a sentence.
-        return Invalid(request, str(InvalidInput(str(error))))
+        return Invalid(request, str(InvalidInput(str(refusal))))
     kind, where, trace = described(error)
     return Erred(request, kind, where, trace[-MAX_TRACEBACK:])
+
+
+def _refusal(error: BaseException) -> InvalidInput | None:
+    """What refuses the input: the first of a group, as `asyncio.TaskGroup` raises, that does
+    nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        refusals = [_refusal(part) for part in error.exceptions]
+        return None if None in refusals else refusals[0]
+    return error if isinstance(error, InvalidInput) else None
 
 
 def _check_size(what: str, tensors: Tensors) -> None:
