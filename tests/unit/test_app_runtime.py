@@ -527,6 +527,23 @@ def test_a_stop_iteration_of_work_aside_reaches_the_function_as_generators_pass_
     assert seen == ["StopIteration()"]
 
 
+def test_a_class_of_invalid_input_that_cannot_say_why_is_an_error_of_the_app() -> None:
+    class Mute(InvalidInput):
+        def __str__(self) -> str:
+            raise KeyError("words")
+
+    @app(name="app", inputs=X, outputs=Y)
+    async def picky(x: Vector) -> dict[str, Any]:
+        raise Mute("no")
+
+    async def test() -> None:
+        refusal = await Served(picky).send()[1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "app-error"
+
+    run(test)
+
+
 def test_whatever_class_an_app_makes_of_invalid_input_says_one_sentence() -> None:
     class OfItsOwn(InvalidInput):
         def __init__(self, words: str) -> None:

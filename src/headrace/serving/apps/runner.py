@@ -184,8 +184,11 @@ def _run_aside(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 def _failure(request: int, error: BaseException) -> Invalid | Erred:
     refusal = _refusal(error)
     if refusal is not None:
-        # A class of the app's own may say more than a sentence.
-        return Invalid(request, str(InvalidInput(str(refusal))))
+        try:
+            # A class of the app's own may say more than a sentence.
+            return Invalid(request, str(InvalidInput(str(refusal))))
+        except Exception as broken:  # or raise where it is to say it
+            error = broken
     kind, where, trace = described(error)
     return Erred(request, kind, where, trace[-MAX_TRACEBACK:])
 
