@@ -19,7 +19,7 @@ test: $(STAMP)
 
 # What `make test` skips: what needs packages that a newcomer need not download (clients and models of
 # others, and PyTorch: a build for CPUs where one is at hand; the default one is several GB), and what
-# takes a minute.
+# takes longest.
 test-all: $(VENV)/.installed-extras
 	$(BIN)/pytest -n 2 --dist loadgroup -m "extras or lengthy"
 

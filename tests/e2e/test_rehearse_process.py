@@ -60,6 +60,7 @@ def test_what_the_gateway_takes_is_measured_on_a_server_of_its_own(
     assert min(found) >= 1
 
 
+@pytest.mark.lengthy
 def test_beside_a_slot_counts_what_the_worker_takes_beyond_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

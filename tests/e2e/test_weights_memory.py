@@ -9,6 +9,7 @@ LAYERS = 16
 
 
 @pytest.mark.e2e
+@pytest.mark.lengthy
 def test_profiling_and_serving_take_no_more_than_the_weights_and_a_third(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     build(path, LAYERS)

@@ -52,6 +52,7 @@ def test_no_mutant_of_a_triton_configuration_does_harm(tmp_path: Path) -> None:
     assert became == {"config refused", "config read"}
 
 
+@pytest.mark.lengthy
 def test_no_random_problem_is_planned_worse_by_an_exact_planner_than_by_another() -> None:
     problems = Problems(SEED, UNHURRIED_S)
 

@@ -315,6 +315,7 @@ def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: P
     assert [str(times.share) for times in profile.block_times] == ["1", "1/2"]
 
 
+@pytest.mark.lengthy
 def test_models_are_measured_side_by_side_on_two_parts(tmp_path: Path) -> None:
     fake = FakeMps(tmp_path)
     package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)

@@ -150,6 +150,7 @@ def test_larger_plans_verify_and_are_proven(shares: tuple[Fraction, ...], seed: 
     assert replace(make_plan(problem), runtime_s=0.0) == replace(plan, runtime_s=0.0)
 
 
+@pytest.mark.lengthy
 def test_a_hundred_thousand_devices_are_read_planned_placed_and_verified(tmp_path: Path) -> None:
     """As a file, for that has limits of its own."""
     write_document(make_profile(devices={"a": 1.0, "b": 0.5}), tmp_path / "m.json")

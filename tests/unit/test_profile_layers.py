@@ -147,6 +147,7 @@ def test_from_profile_to_a_planned_start(tmp_path: Path, monkeypatch: pytest.Mon
     assert start.bound_us == start.start_us
 
 
+@pytest.mark.lengthy
 def test_what_a_model_takes_of_memory_is_measured_as_a_worker_holds_it(tmp_path: Path) -> None:
     path = saved(chain_model(layers=8, width=1024), tmp_path / "chain.onnx")
     weights_bytes = 8 * 4 * 1024 * 1024
