@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -23,15 +24,17 @@ from headrace.commands.rehearse import (
     rehearse_before_ready,
     run_rehearsal,
 )
+from headrace.dispatch.policies import policy_for
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
 from headrace.domain.plan import Plan
-from headrace.domain.problem import ProfileRef
+from headrace.domain.problem import Items, PlanOptions, ProfileRef
 from headrace.domain.profile import Profile
 from headrace.load.child_server import ChildServer, ServerFailedError
 from headrace.load.result import LoadResult, RequestResult
 from headrace.metrics import Report
 from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
+from headrace.reporting.rehearsed_problem import rehearsed_profiles
 from headrace.simulation.offered.arrivals import uniform
 from headrace.simulation.session import simulate
 from helpers.problems import make_plan, make_problem, make_profile
@@ -60,7 +63,7 @@ def log_of(plan: Plan, profiles: Mapping[str, Profile], factor: int) -> Log:
     """A log of the plan on a machine that is slower by `factor`."""
     real = {name: slower(profile, factor) for name, profile in profiles.items()}
     patient = [dataclasses.replace(a, timeout_us=10**9) for a in uniform("m", 30.0, 2.0)]
-    return simulate(plan, real, patient, jitter=False)
+    return simulate(plan, real, patient, policy=policy_for(plan), jitter=False)
 
 
 def test_what_is_found_is_of_the_runs_at_the_full_rate() -> None:
@@ -452,3 +455,45 @@ def test_rehearsals_at_once_write_logs_of_their_own(
 
     assert len(written) == 2
     assert set(rehearsed.parent.iterdir()) == before
+
+
+@cache
+def depths() -> tuple[Plan, Mapping[str, Profile]]:
+    problem = make_problem(
+        [make_profile("m", blocks=6, devices={"a": 1.0})],
+        nodes={"n": {"a": 4}},
+        slo_us=1_000_000,
+        options=PlanOptions(planner="malleable", margin=0.0, max_depth=3),
+    )
+    items = Items(mean=8, distribution="log-normal", sigma=0.5)
+    demands = tuple(replace(demand, items=items) for demand in problem.demands)
+    return make_plan(replace(problem, demands=demands)), problem.profiles
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1, 0), (100, 1)])
+def test_depths_are_rehearsed_stage_by_stage(factor: int, found: int) -> None:
+    plan, profiles = depths()
+    header, events = log_of(plan, profiles, factor)
+
+    stages = rehearsed_stages(plan, profiles, header, events)
+
+    assert {stage.pipeline for stage in stages} == {"depth1", "depth2", "depth3"}
+    known = [stage for stage in stages if stage.level_p50 is not None]
+    assert known
+    assert all(stage.level_p50 == pytest.approx(factor, rel=0.01) for stage in known)
+    said = contradictions(plan, stages, {"m": 30.0}, GOOD)
+    assert len(said) == found
+    assert all(text.startswith("m: a request of 8 items alone misses the SLO") for text in said)
+
+
+def test_profiles_of_depths_have_the_levels_of_their_rehearsal() -> None:
+    plan, profiles = depths()
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 3))
+    rehearsal = Rehearsal(
+        plan_sha256="", offered_rps={}, attainment={}, stages=stages, contradictions=()
+    )
+
+    again = rehearsed_profiles(plan, profiles, rehearsal)["m"]
+
+    before, after = profiles["m"].block_times[0], again.block_times[0]
+    assert after.p50_us[0][0] == pytest.approx(3 * before.p50_us[0][0], rel=0.05)

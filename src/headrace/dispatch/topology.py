@@ -375,8 +375,7 @@ def _depth_routes(
 
 
 def _depth_route(depth: Depth, profile: Profile, costs: CostModel, kinds: Kinds) -> Route:
-    name = f"depth{len(depth.stages)}"
-    where = f"{profile.model}/{name}"
+    where = f"{profile.model}/{depth.name}"
     if not depth.stages:
         raise _not_runnable(where, "a stage", "none")
     if depth.batch_size < 1:
@@ -396,7 +395,10 @@ def _depth_route(depth: Depth, profile: Profile, costs: CostModel, kinds: Kinds)
         if count > len(kinds[kind]):
             raise _not_runnable(where, f"{count} slots of {kind[0]} x {kind[1]}", len(kinds[kind]))
     return Route(
-        name=name, batch_size=depth.batch_size, stages=tuple(tables), slack_us=_slack(tables)
+        name=depth.name,
+        batch_size=depth.batch_size,
+        stages=tuple(tables),
+        slack_us=_slack(tables),
     )
 
 

@@ -120,6 +120,15 @@ class Depth(Record, frozen=True, kw_only=True):
     pace_us: int
     """From one batch to the next: the slowest stage or transfer."""
 
+    @property
+    def name(self) -> str:
+        """As a pipeline's: in event logs, metrics and findings.
+
+        >>> Depth(batch_size=1, stages=(), fill_us=0, pace_us=0).name
+        'depth0'
+        """
+        return f"depth{len(self.stages)}"
+
 
 class MachineLoad(Record, frozen=True, kw_only=True):
     """Machines of one configuration, and the part of a module's load that they take.
@@ -183,6 +192,11 @@ class Deployment(Record, frozen=True, kw_only=True):
     cold_share: float | None = None
     """Of a plan of more models than memory: the part of its requests that find it absent, where
     they come at random and the model that is unused for longest leaves."""
+
+    @property
+    def ways(self) -> "tuple[Pipeline | Depth, ...]":
+        """What batches of it run by: its pipelines or its depths."""
+        return self.pipelines or self.depths
 
     @property
     def name(self) -> str:

@@ -10,11 +10,15 @@ real gateway, at the rate the plan is for. Of every stage, over all batches that
 and of every pipeline what is left of its promises: latency is longer by what its stages' p99 are
 longer, and the time that a batch takes a slot by what their p50 are. A plan is
 contradicted where a pipeline does not fit its SLO any more, where a model falls short of the rate
-that is asked for or, without one, of what was offered, and where too few answers were in time.
+that is asked for or, without one, of what was offered, and where too few answers were in time. Of
+depths, a typical request must fit at one of them; what they carry together is judged by the answers
+in time alone, since any slot may serve any of them.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
 
 from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.apps.app_dispatcher import app_tables
@@ -22,9 +26,10 @@ from headrace.dispatch.buckets import by_bucket
 from headrace.domain.apart import apart, ms_apart
 from headrace.domain.base import Record
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
-from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
+from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
 from headrace.metrics import percentile
+from headrace.reporting.depths_table import request_us, typical_items
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, percent, rate
 from headrace.simulation.apps.scripts import scripts_of
@@ -111,33 +116,33 @@ def rehearsed_stages(
             key = (header.models[batch.model], pipeline, event.stage)
             ran[key].append((len(batch.requests), event.at_us - event.started_at_us))
     return tuple(
-        _stage(deployment, pipeline, index, profiles, ran[deployment.name, pipeline.name, index])
+        _stage(deployment, way, index, profiles, ran[deployment.name, way.name, index])
         for deployment in plan.deployments
-        for pipeline in deployment.pipelines
-        for index in range(len(pipeline.stages))
+        for way in deployment.ways
+        for index in range(len(way.stages))
     )
 
 
 def _stage(
     deployment: Deployment,
-    pipeline: Pipeline,
+    way: Pipeline | Depth,
     index: int,
     profiles: Mapping[str, Profile],
     runs: Sequence[tuple[int, int]],
 ) -> RehearsedStage:
     costs = cost_model(profiles)
-    timed = TimedStage.of(deployment.model, pipeline.stages[index])
+    timed = TimedStage.of(deployment.model, way.stages[index])
     # Per mille, so that `percentile` has whole numbers.
     levels = sorted(
         round(1000 * took_us / costs.execution(timed, size).p50_us) for size, took_us in runs
     )
     known = len(levels) >= LEAST_BATCHES
-    full = costs.execution(timed, pipeline.batch_size)
+    full = costs.execution(timed, way.batch_size)
     return RehearsedStage(
         model=deployment.name,
-        pipeline=pipeline.name,
+        pipeline=way.name,
         stage=index,
-        batch_size=pipeline.batch_size,
+        batch_size=way.batch_size,
         batches=len(levels),
         predicted_p50_us=full.p50_us,
         predicted_p99_us=full.p99_us,
@@ -211,17 +216,16 @@ def contradictions(
     asked = {demand.model: demand.rate_rps for demand in plan.demands}
     found = []
     for deployment in plan.deployments:
+        if deployment.depths:
+            found += _depths_too_slow(plan, deployment, by_place)
+            continue
         carried_rps = 0.0
         for pipeline in deployment.pipelines:
-            places = [(deployment.name, pipeline.name, i) for i in range(len(pipeline.stages))]
-            members = [by_place[place] for place in places]
-            slower_us = [
-                max(0, s.p99_us - s.predicted_p99_us) if s.p99_us is not None else 0
-                for s in members
-            ]
-            latency_us = pipeline.latency_us + sum(slower_us)
+            members = _members(deployment, pipeline, by_place)
+            latency_us = pipeline.latency_us + sum(map(_slower_us, members))
             if latency_us > deployment.slo_us:
-                found.append(_too_slow(deployment, pipeline, latency_us))
+                what = f"{deployment.name}/{pipeline.name}: a batch"
+                found.append(_too_slow(what, deployment, latency_us, pipeline.latency_us))
             carried_rps += min(
                 _carried_rps(stage, member)
                 for stage, member in zip(pipeline.stages, members, strict=True)
@@ -256,12 +260,47 @@ def _carried_rps(stage: Stage, member: RehearsedStage) -> float:
     return stage.throughput_rps * pool_us / (pool_us + longer_us * stage.throughput_rps)
 
 
-def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> str:
+_ByPlace = Mapping[tuple[str, str, int], RehearsedStage]
+
+
+def _members(
+    deployment: Deployment, way: Pipeline | Depth, by_place: _ByPlace
+) -> list[RehearsedStage]:
+    return [by_place[deployment.name, way.name, index] for index in range(len(way.stages))]
+
+
+def _slower_us(stage: RehearsedStage) -> int:
+    """By so much its p99 was longer than predicted."""
+    return 0 if stage.p99_us is None else max(0, stage.p99_us - stage.predicted_p99_us)
+
+
+def _depths_too_slow(plan: Plan, deployment: Deployment, by_place: _ByPlace) -> list[str]:
+    """That a typical request fits at no depth any more, of those that were used."""
+    items = typical_items(plan, deployment.model)
+    planned_us = min(request_us(depth, items) for depth in deployment.depths)
+    used = [(depth, _members(deployment, depth, by_place)) for depth in deployment.depths]
+    used = [(depth, stages) for depth, stages in used if all(s.level_p50 for s in stages)]
+    latency_us = min((request_us(_slowed(*each), items) for each in used), default=planned_us)
+    if latency_us <= deployment.slo_us:
+        return []
+    what = f"{deployment.name}: a request of {items:,} items"
+    return [_too_slow(what, deployment, latency_us, planned_us)]
+
+
+def _slowed(depth: Depth, members: Sequence[RehearsedStage]) -> Depth:
+    more_us = list(map(_slower_us, members))
+    takes_us = [each.latency_us + us for each, us in zip(depth.stages, more_us, strict=True)]
+    return replace(
+        depth, fill_us=depth.fill_us + sum(more_us), pace_us=max(depth.pace_us, *takes_us)
+    )
+
+
+def _too_slow(what: str, deployment: Deployment, latency_us: int, planned_us: int) -> str:
     needs, has = ms_apart(latency_us, deployment.slo_us)
     return (
-        f"{deployment.name}/{pipeline.name}: a batch alone misses the SLO\n"
+        f"{what} alone misses the SLO\n"
         f"  needs  {needs} p99 with the times of the rehearsal, planned"
-        f" {milliseconds(pipeline.latency_us)}\n"
+        f" {milliseconds(planned_us)}\n"
         f"  has    {has}\n"
         "  try    profile again on the machine as it is, `headrace plan --margin` with more"
         " room, or a longer SLO"

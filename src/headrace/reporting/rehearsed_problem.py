@@ -18,6 +18,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from headrace.cost import TimedStage
 from headrace.domain.app import App
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -48,10 +49,10 @@ def rehearsed_app(app: App, found: Rehearsal) -> App:
 def _levels(plan: Plan, found: Rehearsal) -> dict[tuple[str, str, Fraction], Level]:
     """(model, device type, share) -> the largest level of its stages."""
     places = {
-        (deployment.name, pipeline.name, index): (deployment.model, stage.device, stage.share)
+        (deployment.name, way.name, index): TimedStage.of(deployment.model, way.stages[index])[:3]
         for deployment in plan.deployments
-        for pipeline in deployment.pipelines
-        for index, stage in enumerate(pipeline.stages)
+        for way in deployment.ways
+        for index in range(len(way.stages))
     }
     levels: dict[tuple[str, str, Fraction], Level] = {}
     for stage in found.stages:

@@ -125,7 +125,7 @@ def _ways(deployment: Deployment, plan: Plan) -> list[_Way]:
         return [(each.name, each.batch_size, each.stages) for each in deployment.pipelines]
     return [
         (
-            f"depth{len(depth.stages)}",
+            depth.name,
             depth.batch_size,
             tuple(_on_any_slot(stage, plan) for stage in depth.stages),
         )
