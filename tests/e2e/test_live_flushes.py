@@ -24,7 +24,7 @@ from helpers.served_items import send as send_pictures
 from helpers.served_provisioned import expected, provisioned, send
 from helpers.waiting import LOOK_EVERY_S
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy]
 
 WAIT_S = 300.0
 CALLERS = 3

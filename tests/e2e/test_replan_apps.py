@@ -17,7 +17,7 @@ from helpers.migrating import ask_once, calling
 from helpers.traffic import FUNCTION, INFER
 from helpers.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.lengthy]
 
 PLANNED_RPS = 1.0
 """Two clients ask many times as often, on a slow machine too."""
