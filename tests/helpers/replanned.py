@@ -28,6 +28,18 @@ Counted = Callable[[float], Mapping[str, ModelCounters]]
 """Virtual time in seconds -> what was counted so far."""
 
 
+def asked(rates_rps: Mapping[str, float]) -> Counted:
+    """Of models and apps that are asked at even gaps."""
+
+    def counted(now_s: float) -> dict[str, ModelCounters]:
+        found = {name: ModelCounters() for name in rates_rps}
+        for name, rate_rps in rates_rps.items():
+            found[name].items = int(rate_rps * now_s)
+        return found
+
+    return counted
+
+
 def written(problem: Problem, folder: Path) -> Path:
     """The problem's plan, with its profiles beside it."""
     refs = []

@@ -21,7 +21,7 @@ from headrace.simulation.migration import simulate_migration
 from headrace.simulation.offered.arrivals import merge, poisson
 from helpers.layers import with_layers
 from helpers.problems import make_profile, profile_ref
-from helpers.replanned import Counted, ReplanningServer, written
+from helpers.replanned import ReplanningServer, asked, written
 
 AFTER_S = 300.0
 RULE = ReplanRule(after_s=AFTER_S, period_s=20.0)
@@ -57,18 +57,6 @@ PROVISIONED = PlanOptions(planner="provisioned", provision="exact", margin=0.0)
 def fewest(rate_rps: float) -> Problem:
     asked = problem({"g": 8}, replace(PROVISIONED, objective="least-devices"))
     return replace(asked, demands=tuple(replace(each, rate_rps=rate_rps) for each in asked.demands))
-
-
-def asked(rates_rps: Mapping[str, float]) -> Counted:
-    """At even gaps."""
-
-    def counted(now_s: float) -> dict[str, ModelCounters]:
-        found = {name: ModelCounters() for name in rates_rps}
-        for name, rate_rps in rates_rps.items():
-            found[name].items = int(rate_rps * now_s)
-        return found
-
-    return counted
 
 
 def each_at(rate_rps: float) -> dict[str, float]:

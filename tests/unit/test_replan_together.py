@@ -8,23 +8,12 @@ import pytest
 from headrace.catalog.documents import read_problem, write_document
 from headrace.planning import solve
 from headrace.serving.changes.plan_watch import ReplanRule, planned_loads
-from headrace.serving.core.counters import ModelCounters
-from helpers.replanned import Counted, ReplanningServer
+from helpers.replanned import ReplanningServer, asked
 from helpers.together import write_together
 
 AFTER_S = 300.0
 HOUR_S = 3_600.0
 PLANNED_RPS = {"traffic": 25.0, "rank": 50.0, "large": 20.0}
-
-
-def asked(rates_rps: Mapping[str, float]) -> Counted:
-    def counted(now_s: float) -> dict[str, ModelCounters]:
-        found = {name: ModelCounters() for name in rates_rps}
-        for name, rate_rps in rates_rps.items():
-            found[name].items = int(rate_rps * now_s)
-        return found
-
-    return counted
 
 
 def served(folder: Path, rates_rps: Mapping[str, float], until_s: float) -> ReplanningServer:
