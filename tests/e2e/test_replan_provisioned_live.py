@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ from headrace.domain.epochs import EpochLog, joined
 from headrace.metrics import outcomes
 from headrace.planning import solve
 from headrace.verify import verify
-from helpers.gateway import get, post
+from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import ask_once, calling
+from helpers.migrating import another_serves, ask_once, calling
 from helpers.served import UNHURRIED_US, WIDTH
 from helpers.served_provisioned import WEIGHTS_BYTES, expected, provisioned
 from helpers.waiting import wait_until
@@ -57,14 +58,8 @@ def test_fewer_devices_serve_what_is_asked_and_no_request_is_lost(tmp_path: Path
     inputs = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": row[0].tolist()}
     request = post("/v2/models/m0/infer", json.dumps({"inputs": [inputs]}).encode())
     with serving(path, *replan, *events, environment=environment) as server:
-
-        def another_serves() -> bool:
-            metrics = ask_once(server, get("/metrics")).body
-            number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
-            return float(number) >= 2 and b"headrace_migrating 0.0" in metrics
-
         with calling(server, request) as statuses:
-            wait_until(another_serves, "no other plan came into service")
+            wait_until(partial(another_serves, server), "no other plan came into service")
             last = json.loads(ask_once(server, request).body)
         wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 import json
 import signal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,9 +16,9 @@ from headrace.domain.plan import Plan
 from headrace.metrics import outcomes
 from headrace.planning import solve
 from headrace.verify import verify
-from helpers.gateway import get, post
+from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import ask_once, calling, migrate
+from helpers.migrating import another_serves, ask_once, calling, migrate
 from helpers.served import UNHURRIED_US, WIDTH, profile_by_hand
 from helpers.waiting import wait_until
 
@@ -84,14 +85,8 @@ def test_a_higher_rate_gets_a_plan_of_shared_devices_for_it_and_no_request_is_lo
     replan = ("--replan", "--replan-period-s", "2", "--replan-headroom", "0.5")
     events = ("--events", str(tmp_path / "run.events"))
     with serving(path, *EMULATED, *replan, *events, environment=environment) as server:
-
-        def another_serves() -> bool:
-            metrics = ask_once(server, get("/metrics")).body
-            plan_number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
-            return float(plan_number) >= 2 and b"headrace_migrating 0.0" in metrics
-
         with calling(server, request_for("a")) as statuses:
-            wait_until(another_serves, "no other plan came into service")
+            wait_until(partial(another_serves, server), "no other plan came into service")
         wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)
         code, errors = server.wait()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from headrace.catalog.documents import plan_profiles, read_plan, read_problem, w
 from headrace.catalog.event_log import read_event_log
 from headrace.planning import solve
 from headrace.verify import verify
-from helpers.gateway import get, post
+from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import ask_once, calling
+from helpers.migrating import another_serves, calling
 from helpers.problems import make_profile
 from helpers.served import UNHURRIED_US
 from helpers.sized import sized_profile
@@ -55,14 +56,8 @@ def test_longer_texts_get_a_plan_for_them_and_no_request_is_lost(tmp_path: Path)
     emulated = ("--executor", "emulated", "--processes", "1", "--pad", "text")
     events = ("--events", str(tmp_path / "run.events"))
     with serving(path, *emulated, *replan, *events, environment=environment) as server:
-
-        def another_serves() -> bool:
-            metrics = ask_once(server, get("/metrics")).body
-            number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
-            return float(number) >= 2 and b"headrace_migrating 0.0" in metrics
-
         with calling(server, text_of(200)) as statuses:
-            wait_until(another_serves, "no other plan came into service")
+            wait_until(partial(another_serves, server), "no other plan came into service")
         wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)
         code, errors = server.wait()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from headrace.domain.epochs import EpochLog, joined
 from headrace.metrics import outcomes
 from headrace.planning import solve
 from headrace.verify import verify
-from helpers.gateway import get, post
+from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import ask_once, calling
+from helpers.migrating import another_serves, ask_once, calling
 from helpers.together import FUNCTION, write_together
 from helpers.waiting import wait_until
 
@@ -48,16 +49,10 @@ def test_a_model_beside_an_app_gets_a_plan_for_its_rate_and_no_request_of_either
     options = ("--app", str(tmp_path / "traffic.py"), "--executor", "emulated", "--processes", "1")
     replan = ("--replan", "--replan-after-s", "6", "--events", str(tmp_path / "run.events"))
     with serving(tmp_path / "plan.json", *options, *replan, environment=environment) as server:
-
-        def another_serves() -> bool:
-            metrics = ask_once(server, get("/metrics")).body
-            number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
-            return float(number) >= 2 and b"headrace_migrating 0.0" in metrics
-
         app = request_for("traffic", [4])
         with calling(server, request_for("rank", [1, 4])) as of_model:
             with calling(server, app, clients=1) as of_app:
-                wait_until(another_serves, "no other plan came into service")
+                wait_until(partial(another_serves, server), "no other plan came into service")
             after = ask_once(server, app).status
         wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)

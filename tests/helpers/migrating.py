@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from helpers.gateway import Reply, receive
+from helpers.gateway import Reply, get, receive
 from helpers.live_server import PATIENCE_S, LiveServer
 
 logger = logging.getLogger(__name__)
@@ -70,3 +70,10 @@ def migrate(plan: Path, server: LiveServer, *options: str) -> "subprocess.Comple
         check=False,
         timeout=PATIENCE_S,
     )
+
+
+def another_serves(server: LiveServer) -> bool:
+    """Whether it has changed its plan, and is not about to change it again."""
+    metrics = ask_once(server, get("/metrics")).body
+    number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
+    return float(number) >= 2 and b"headrace_migrating 0.0" in metrics
