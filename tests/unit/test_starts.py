@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from benchmarks.deepplan.every_choice import random_chain
 from benchmarks.deepplan.profiles import profile_of
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -25,7 +23,6 @@ from headrace.planning.provisioning.of_plan import with_starts
 from headrace.planning.provisioning.pipeline import initial
 from headrace.planning.provisioning.planners import NEED_HELPER, PLANNERS
 from headrace.planning.provisioning.residency import plan_residency
-from headrace.planning.provisioning.rough import _least_of
 from headrace.start_times import predicted_start
 from headrace.starts import timeline
 from headrace.verify import verify
@@ -111,12 +108,6 @@ def test_exact_takes_a_published_start_where_the_search_found_no_better(
         assert start.total_us <= PLANNERS[published](chain).total_us < found.total_us
         assert start.total_us == timeline(chain, start.choice).total_us
         assert start.bound_us == 0
-
-
-@given(st.data(), st.integers(0, 120))
-def test_the_least_of_what_falls_and_then_grows_is_found(data: st.DataObject, high: int) -> None:
-    least = data.draw(st.integers(0, high))
-    assert _least_of(lambda at: abs(at - least), high) == least
 
 
 def test_a_model_without_layer_times_is_refused_by_name() -> None:

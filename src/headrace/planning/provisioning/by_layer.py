@@ -23,13 +23,14 @@ The problem is NP-hard; arrays are at most as long as all loads together are in 
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
-from headrace.planning.provisioning.limits import FINE, ROUNDING, by_layer
+from headrace.planning.provisioning.limits import FINE, ROUNDING, by_layer, least_of, no_split
 from headrace.starts import Chain
 
 Ints = npt.NDArray[np.int64]
@@ -71,20 +72,23 @@ class Part(NamedTuple):
     """Less than `LARGEST_US`."""
 
     @classmethod
-    def of(
-        cls, chain: Chain, first: int = 0, end: int | None = None, *, helped: bool = False
-    ) -> "Part":
-        """Layers of a chain over the primary link or, `helped`, the helper's, as if every loaded
-        one travelled with the one before it."""
-        rows = slice(first, end)
-        later = chain.forward_us[rows] + chain.forward_copy_us * chain.weighted[rows]
+    def of(cls, chain: Chain, *, helped: bool = False) -> "Part":
+        """A chain over the primary link or, `helped`, the helper's, as if every loaded layer
+        travelled with the one before it."""
+        later = chain.forward_us + chain.forward_copy_us * chain.weighted
         return cls(
-            chain.load_us[rows] - chain.saved_us[rows],
-            chain.weighted[rows],
+            chain.load_us - chain.saved_us,
+            chain.weighted,
             later if helped else np.zeros_like(later),
-            chain.inside_us[rows],
-            np.minimum(chain.host_us[rows], LARGEST_US - 1),
+            chain.inside_us,
+            np.minimum(chain.host_us, LARGEST_US - 1),
         )
+
+    def cut(self, first: int, end: int | None) -> "Part":
+        """Some of its layers."""
+        load, can_load, later, inside, host = self
+        rows = slice(first, end)
+        return Part(load[rows], can_load[rows], later[rows], inside[rows], host[rows])
 
     @property
     def is_short(self) -> bool:
@@ -92,41 +96,40 @@ class Part(NamedTuple):
         return int((self.load_us + self.later_us + self.inside_us).sum()) < LARGEST_US
 
 
-def prove(part: Part, room: int) -> Proof:
+def prove(
+    part: Part, room: int, *, table: Any = None, ready_us: int = 0, free_us: int = 0
+) -> Proof:
     """The least start by layer, or, where `room` is too small, the best found.
 
     Args:
         room: most numbers of a walk that is not the first, about a nanosecond each.
+        table: `limits.by_layer`, where it is known.
+        ready_us: execution is not free before.
+        free_us: the link is not, at most `ready_us`.
     """
-    table = by_layer(part, FINE)
-    least = math.ceil(float(table[0].max()) - ROUNDING)
-    result = _found(part, 0, table, WIDTHS[0])
-    total, loaded = _read(part, result)
+    table = by_layer(part, FINE, no_split(len(part.load_us))) if table is None else table
+    least = math.ceil(least_of(table[0], ready_us, free_us) - ROUNDING)
+    walk_from = partial(walked, part, table, ready_us=ready_us, free_us=free_us)
+    result = walk_from(np.empty(FIRST_BYTES, np.uint8), width=WIDTHS[0])
+    if result.total_us < 0:
+        raise AssertionError("a walk without a limit finds a start")
+    total, loaded = result.total_us, result.loaded(part)
     for width in (*WIDTHS[1:], LARGEST_US):
         if total == least or not result.narrowed:
-            return Proof(total_us=total, bound_us=total, loaded=loaded)
-        result = Walked(*walk(part, 0, table, total - 1, width, room, result.taken))
-        if result.total_us == _NO_ROOM:
+            break
+        result = walk_from(result.taken, limit=total - 1, width=width, room=room)
+        if result.total_us == NO_ROOM:
             return Proof(total_us=total, bound_us=least, loaded=loaded)
-        if result.total_us != _NONE:
-            total, loaded = _read(part, result)
+        if result.total_us != NONE:
+            total, loaded = result.total_us, result.loaded(part)
     return Proof(total_us=total, bound_us=total, loaded=loaded)
-
-
-def found(part: Part, ready_us: int, width: int, weights: int) -> tuple[int, npt.NDArray[np.bool_]]:
-    """(when a good start ends, what it loads), with arrays of so many places.
-
-    Args:
-        ready_us: execution is not free before.
-    """
-    return _read(part, _found(part, ready_us, by_layer(part, weights), width))
 
 
 class Walked(NamedTuple):
     """What `walk` returns."""
 
     total_us: int
-    """_NONE: no start takes less than the limit, of those that the widths left; _NO_ROOM."""
+    """`NONE`: no start takes less than the limit, of those that the widths left; `NO_ROOM`."""
     at_us: int
     """The L of the last array at which the total stands."""
     narrowed: bool
@@ -134,38 +137,65 @@ class Walked(NamedTuple):
     taken: npt.NDArray[np.uint8]
     """Whether layer i was loaded on the way to L, a byte each: `taken[first[i] + L]`."""
     first: Ints
+    spent: int
+    """Numbers of its arrays."""
+
+    def loaded(
+        self, part: Part, layers: int | None = None, at_us: int | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """What is loaded on the way to an L after so many layers; to the total, if left out."""
+        count = len(part.load_us) if layers is None else layers
+        loaded, at = np.zeros(count, np.bool_), self.at_us if at_us is None else at_us
+        for i in range(count - 1, -1, -1):
+            if self.taken[self.first[i] + at]:
+                loaded[i] = True
+                at -= int(part.load_us[i])
+        return loaded
 
 
-def _found(part: Part, ready_us: int, table: Any, width: int) -> Walked:
-    taken = np.empty(FIRST_BYTES, np.uint8)
-    result = Walked(*walk(part, ready_us, table, LARGEST_US - 1, width, 1 << 62, taken))
-    if result.total_us < 0:
-        raise AssertionError("a walk without a limit finds a start")
-    return result
+NONE, NO_ROOM = -1, -2
+UNENDED = np.empty((0, 2), np.int64)
 
 
-def _read(part: Part, result: Walked) -> tuple[int, npt.NDArray[np.bool_]]:
-    """(total, what was loaded), from the last layer back."""
-    loaded, at = np.zeros(len(part.load_us), np.bool_), result.at_us
-    for i in range(len(loaded) - 1, -1, -1):
-        if result.taken[result.first[i] + at]:
-            loaded[i] = True
-            at -= int(part.load_us[i])
-    return int(result.total_us), loaded
-
-
-_NONE, _NO_ROOM = -1, -2
-
-
-@compiled
-def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, taken: Any) -> Any:
-    """The least start up to `limit`, of arrays with at most `width` places: `Walked`.
+def walked(
+    part: Part,
+    table: Any,
+    memory: npt.NDArray[np.uint8],
+    *,
+    ready_us: int = 0,
+    free_us: int = 0,
+    limit: float = LARGEST_US - 1,
+    width: int = LARGEST_US,
+    room: int = 1 << 62,
+    ends: Ints = UNENDED,
+) -> Walked:
+    """The least start up to `limit`, of arrays with at most `width` places.
 
     Args:
         table: `limits.by_layer`.
+        memory: for `Walked.taken`, what it holds is of no use; where it does not suffice, other.
+        ready_us: execution is not free before.
+        free_us: the link is not, at most `ready_us`.
         room: most numbers in all.
-        taken: bytes to write to, what they hold is of no use; where they do not suffice, others.
+        ends: shape (n + 1, 2), written to: the least X after each number of layers, of what the
+            limit leaves, and its L; `LARGEST_US` where it leaves nothing.
     """
+    return Walked(*walk(part, ready_us, free_us, table, limit, width, room, memory, ends))
+
+
+@compiled
+def walk(
+    part: Part,
+    ready: int,
+    free: int,
+    table: Any,
+    limit: float,
+    width: int,
+    room: int,
+    taken: Any,
+    ends: Any,
+) -> Any:
+    """`walked`, compiled."""
     load, can_load, later, inside, host = part
     n = len(load)
     # Two arrays of times that take turns.
@@ -174,13 +204,16 @@ def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, 
     first, narrowed = np.zeros(n, np.int64), False
     largest = np.int32(1 << 30)
     values[0] = ready
-    begin, count, base, spent = 0, 1, 0, 0
+    begin, count, base, spent = 0, 1, free, 0
+    ends[:] = largest
+    if len(ends):
+        ends[0, 0], ends[0, 1] = ready, free
     left, right = 0, table.shape[1] // 2
     for i in range(n):
         length = load[i]
         need = count + length
         if spent + need > room:
-            return _NO_ROOM, 0, narrowed, taken, first
+            return NO_ROOM, 0, narrowed, taken, first, spent
         if need > size:
             old, size = values, 2 * need
             values = np.empty(2 * size, np.int32)
@@ -218,18 +251,29 @@ def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, 
                 break
             start += 1
         if start == end:
-            return _NONE, 0, narrowed, taken, first
+            return NONE, 0, narrowed, taken, first, spent
         if end - start > width:
             narrowed = True
             near = _least_at(after, start, end, base, table[i + 1], left)
             start = max(start, near - width // 2)
             end = min(end, start + width)
         begin, count, base = target + start, end - start, base + start
-    best, at = largest, 0
-    for k in range(count):
-        if values[begin + k] < best:
-            best, at = values[begin + k], base + k
-    return np.int64(best), at, narrowed, taken, first
+        if len(ends):
+            ends[i + 1, 0], ends[i + 1, 1] = _least(values[begin : begin + count], base)
+    best, at = _least(values[begin : begin + count], base)
+    return np.int64(best), at, narrowed, taken, first, spent
+
+
+@compiled
+def _least(values: Any, base: int) -> Any:
+    """(the least, its place)."""
+    least = values[0]
+    for value in values:
+        least = min(least, value)
+    at = 0
+    while values[at] != least:
+        at += 1
+    return np.int64(least), base + at
 
 
 @compiled

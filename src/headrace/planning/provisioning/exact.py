@@ -31,8 +31,9 @@ grows with when the helper's link is free, and with when the open transfer would
 what runs from its first layer on would have run, after its copy or after the forwarding before it;
 so these five and X are compared.
 
-By layer on one device, X for each L is all there is, and `by_layer` proves with arrays. Otherwise a
-`rough` start and walks with few labels per layer come first, for a start to beat. Then walks look
+By layer on one device, X for each L is all there is, and `by_layer` proves with arrays; on two
+devices `by_split` mostly does. Otherwise a `rough` start from their arrays and walks with few
+labels per layer come first, for a start to beat. Then walks look
 for starts close to the lower limit, ever further above it, with all labels: where there is none,
 the limit is higher by as much, and the first that is found is the soonest of all. Where the room
 does not suffice, the best start found is the answer, and `bound_us` is what was proven till then.
@@ -112,10 +113,12 @@ def soonest_start(chain: Chain, *, grouped: bool, helper: bool, room: int | None
         choice = Choice.one_by_one(np.where(proof.loaded, PRIMARY, HOST).tolist())
         return Found(choice=choice, total_us=proof.total_us, bound_us=proof.bound_us)
     if helper:
+        rough = over_two(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL)
         room //= HELPED
-        rough = over_two(chain, grouped=grouped)
     else:
         rough = over_one(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL // 4)
+    if rough.total_us == rough.bound_us:
+        return Found(choice=rough.choice, total_us=rough.total_us, bound_us=rough.bound_us)
     best = _Best(choice=rough.choice, total_us=rough.total_us)
     search = _Search(chain, grouped, helper)
     best = search.near(best, WIDTHS[0])

@@ -99,7 +99,7 @@ class Limits(NamedTuple):
 
 def of_one_device(chain: Chain, *, grouped: bool) -> Limits:
     """Of starts over the primary link alone."""
-    stop = _never(chain)
+    stop = no_split(chain.count)
     return _refined(_grid(chain), lambda grid: _primary(chain, grouped, grid, 0.0, stop), chain)
 
 
@@ -153,7 +153,7 @@ def _behind(chain: Chain, grouped: bool, grid: Floats) -> Floats:
         ),
         forward_us=np.zeros_like(takes),
     )
-    sent = _primary(forwarded, False, grid, 0.0, _never(chain)).table
+    sent = _primary(forwarded, False, grid, 0.0, no_split(chain.count)).table
     found: Floats = np.maximum(
         np.diagonal(helped, axis1=1, axis2=2), np.diagonal(sent, axis1=1, axis2=2)
     )
@@ -188,9 +188,9 @@ def _refined(grid: Floats, limits: Callable[[Floats], Limits], chain: Chain) -> 
     return best
 
 
-def _never(chain: Chain) -> Floats:
-    """No split: what is behind it is known behind the last layer alone."""
-    return np.concatenate([np.full(chain.count, np.inf), [0.0]])
+def no_split(layers: int) -> Floats:
+    """What is behind it is known behind the last layer alone; shape (n + 1,)."""
+    return np.concatenate([np.full(layers, np.inf), [0.0]])
 
 
 def _primary(chain: Chain, grouped: bool, grid: Floats, spare: float, stop: Floats) -> Limits:
@@ -199,7 +199,7 @@ def _primary(chain: Chain, grouped: bool, grid: Floats, spare: float, stop: Floa
 
 
 def _helper(chain: Chain, grouped: bool, grid: Floats) -> Limits:
-    return Limits(grid, 0.0, _table(Rows.of(chain), grouped, grid, 0.0, _never(chain)))
+    return Limits(grid, 0.0, _table(Rows.of(chain), grouped, grid, 0.0, no_split(chain.count)))
 
 
 @compiled
@@ -276,15 +276,17 @@ def _used(rows: Rows, grid: Any, table: Any) -> Any:
 
 
 @compiled
-def by_layer(part: Any, weights: int) -> Any:
+def by_layer(part: Any, weights: int, stop: Any) -> Any:
     """V of starts by layer over one link: shape (n + 1, weights), of evenly spaced weights.
 
     Args:
         part: a `by_layer.Part`.
+        stop: what is behind a split before each layer adds at least (`no_split`: there is none).
     """
     load, can_load, later, inside, host = part
     n = len(load)
-    table = np.zeros((n + 1, weights))
+    table = np.empty((n + 1, weights))
+    table[n] = stop[n]
     for i in range(n - 1, -1, -1):
         hosted = loaded = -np.inf
         for w in range(weights):
@@ -292,7 +294,75 @@ def by_layer(part: Any, weights: int) -> Any:
             hosted = max(hosted, table[i + 1, w] + (1 - weight) * host[i])
             alone = (1 - weight) * inside[i] - weight * later[i]
             loaded = max(loaded, table[i + 1, w] + alone)
-            table[i, w] = hosted
+            table[i, w] = min(hosted, stop[i])
             if can_load[i]:
-                table[i, w] = min(hosted, loaded + weight * (load[i] + later[i]))
+                table[i, w] = min(table[i, w], loaded + weight * (load[i] + later[i]))
     return table
+
+
+@compiled
+def at_splits(ends: Any, table: Any) -> Any:
+    """The limit of starts whose layers before each split end then: shape (n + 1,).
+
+    Args:
+        table: `by_layer` of what is behind, over a link that is free from 0 on.
+    """
+    weights = table.shape[1]
+    bounds = np.full(len(ends), -np.inf)
+    for p in range(len(ends)):
+        for w in range(weights):
+            weight = w / (weights - 1)
+            bounds[p] = max(bounds[p], (1 - weight) * ends[p] + table[p, w])
+    return bounds
+
+
+@compiled
+def best_share(ends: Any, table: Any, most: float) -> int:
+    """The weight of the link behind the split that gives the highest limit, wherever the split is.
+
+    Args:
+        most: of all weight.
+    """
+    weights = table.shape[1]
+    least = np.full(weights, np.inf)
+    for p in range(len(ends)):
+        for w in range(weights):
+            weight = w / (weights - 1)
+            least[w] = min(least[w], (1 - weight) * ends[p] + table[p, w])
+    best = 0
+    for w in range(int(most * (weights - 1)) + 1):
+        if least[w] > least[best]:
+            best = w
+    return best
+
+
+def least_of(row: Floats, ready_us: float, free_us: float) -> float:
+    """The limit of a row of `by_layer`, where execution and the link are free then."""
+    weights = np.linspace(0, 1, len(row))
+    return float(((1 - weights) * ready_us + weights * free_us + row).max())
+
+
+@compiled
+def ends_by_layer(part: Any, weights: int) -> Any:
+    """When the layers before each one end at least, by layer: shape (n + 1,).
+
+    The same as `by_layer`, from the first layer on: U with (1 - w) X + w L >= U_i(w) after i layers
+    whatever was done with them. Weight may move from L to X, so that U_{i+1}(w) is the lesser of
+
+        host     max over w' >= w of   U_i(w') + (1 - w) h
+        loaded   max over w' >= w of   U_i(w') + w' l + (1 - w) c
+    """
+    load, can_load, _, inside, host = part
+    n = len(load)
+    ends, table = np.zeros(n + 1), np.zeros(weights)
+    for i in range(n):
+        hosted = loaded = -np.inf
+        for w in range(weights - 1, -1, -1):
+            weight = w / (weights - 1)
+            hosted = max(hosted, table[w])
+            loaded = max(loaded, table[w] + weight * load[i])
+            table[w] = hosted + (1 - weight) * host[i]
+            if can_load[i]:
+                table[w] = min(table[w], loaded + (1 - weight) * inside[i])
+        ends[i + 1] = table[0]
+    return ends

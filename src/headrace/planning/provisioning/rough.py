@@ -1,14 +1,12 @@
 """A start that is soon found and nearly as soon as any: what the exact search has to beat.
 
-What to load is chosen by layer (`by_layer`), as if every loaded layer travelled with the one before
-it, and as if forwarding never waited for itself; both make starts sooner, so that on one device the
-proof of that choice is a lower limit of all starts, in whole layers. Transfers are then made by a
-rule: a layer joins the open one where that delays execution by no more than `PATIENCE` times what
-the link is free sooner. A split for the helper is looked for between the first and the last layer
-as if there were one best place, with starts on each side the later the more layers are on it.
+What to load is chosen by layer (`by_layer`, `by_split`), as if every loaded layer travelled with
+the one before it, which makes starts sooner, so that the proof of that choice is a lower limit of
+all starts, in whole layers. Transfers are then made by a rule: a layer joins the open one where
+that delays execution by no more than `PATIENCE` times what the link is free sooner.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
-from headrace.planning.provisioning.by_layer import Part, found, prove
+from headrace.planning.provisioning import by_split
+from headrace.planning.provisioning.by_layer import Part, prove
 from headrace.planning.provisioning.limits import Rows
-from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
+from headrace.starts import HOST, PRIMARY, Chain, Choice
 
-PATIENCE = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-
-_WIDTH, _WEIGHTS = 300, 65
-"""Of the arrays with which splits are tried, and of their limits."""
+ALONE = -1.0
+PATIENCE = (ALONE, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""`ALONE`: every layer is a transfer of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,56 +48,26 @@ def over_one(chain: Chain, *, grouped: bool, room: int) -> Rough:
     return Rough(choice=choice, total_us=total, bound_us=bound_us)
 
 
-def over_two(chain: Chain, *, grouped: bool) -> Rough:
-    tried: dict[int, tuple[Choice, int]] = {}
-
-    def total(split: int) -> int:
-        if split not in tried:
-            tried[split] = _transferred(chain, _with_split(chain, split), grouped)
-        return tried[split][1]
-
-    split = _least_of(total, chain.count)
-    choice, least = tried[split]
-    return Rough(choice=choice, total_us=least, bound_us=0)
-
-
-def _least_of(value: Callable[[int], int], high: int) -> int:
-    """Where in 0..high a function is least that falls, then grows; or nearly so.
-
-    By Fibonacci's numbers: each step asks for one value.
+def over_two(chain: Chain, *, grouped: bool, room: int) -> Rough:
     """
-    low, step, before = 0, 1, 1
-    while step < high:
-        step, before = step + before, step
-    while step > 1:
-        a, b = low + step - before, low + before
-        step, before = before, step - before
-        if b <= high and value(b) < value(a):
-            low = a
-    return min(range(low, min(low + 2, high) + 1), key=value)
+    Args:
+        room: most numbers of arrays.
+    """
 
+    def timed(source: npt.NDArray[np.int64]) -> int:
+        return _transferred(chain, source, grouped)[1]
 
-def _with_split(chain: Chain, split: int) -> npt.NDArray[np.int64]:
-    """Where each layer comes from, with those from the split on over the helper."""
-    source = np.full(chain.count, HOST)
-    ready = 0
-    if split:
-        ready, loaded = _loaded(Part.of(chain, 0, split), 0)
-        source[:split][loaded] = PRIMARY
-    if split < chain.count:
-        _, loaded = _loaded(Part.of(chain, split, helped=True), ready)
-        source[split:][loaded] = HELPER
-    return source
-
-
-def _loaded(part: Part, ready_us: int) -> tuple[int, npt.NDArray[np.bool_]]:
-    """Where times are too long for arrays, everything is loaded."""
-    return found(part, ready_us, _WIDTH, _WEIGHTS) if part.is_short else (ready_us, part.can_load)
+    source, bound_us = np.where(chain.weighted, PRIMARY, HOST), 0
+    if Part.of(chain, helped=True).is_short:
+        split = by_split.prove(chain, timed, room)
+        source, bound_us = split.source, split.bound_us
+    choice, total = _transferred(chain, source, grouped)
+    return Rough(choice=choice, total_us=total, bound_us=bound_us)
 
 
 def _transferred(chain: Chain, source: npt.NDArray[np.int64], grouped: bool) -> tuple[Choice, int]:
     """The best transfers that a rule makes of these loads, and when the start ends with them."""
-    patience: Sequence[float] = PATIENCE if grouped else (-1.0,)
+    patience: Sequence[float] = PATIENCE if grouped else (ALONE,)
     results = [_by_rule(Rows.of(chain), source, each) for each in patience]
     total, joined = min(results, key=lambda each: int(each[0]))
     choice = Choice(source=tuple(source.tolist()), joined=tuple(joined.tolist()))
@@ -108,7 +76,7 @@ def _transferred(chain: Chain, source: npt.NDArray[np.int64], grouped: bool) -> 
 
 @compiled
 def _by_rule(rows: Rows, source: Any, patience: float) -> Any:
-    """(when the start ends, what joins); a patience below 0: every layer a transfer of its own."""
+    """(when the start ends, what joins)."""
     load, saved, inside, host, forwarded, overhead = rows
     n = len(load)
     joined = np.zeros(n, np.bool_)
