@@ -97,7 +97,13 @@ class Part(NamedTuple):
 
 
 def prove(
-    part: Part, room: int, *, table: Any = None, ready_us: int = 0, free_us: int = 0
+    part: Part,
+    room: int,
+    *,
+    table: Any = None,
+    ready_us: int = 0,
+    free_us: int = 0,
+    memory: npt.NDArray[np.uint8] | None = None,
 ) -> Proof:
     """The least start by layer, or, where `room` is too small, the best found.
 
@@ -106,11 +112,13 @@ def prove(
         table: `limits.by_layer`, where it is known.
         ready_us: execution is not free before.
         free_us: the link is not, at most `ready_us`.
+        memory: as of `walked`.
     """
     table = by_layer(part, FINE, no_split(len(part.load_us))) if table is None else table
     least = math.ceil(least_of(table[0], ready_us, free_us) - ROUNDING)
     walk_from = partial(walked, part, table, ready_us=ready_us, free_us=free_us)
-    result = walk_from(np.empty(FIRST_BYTES, np.uint8), width=WIDTHS[0])
+    memory = np.empty(FIRST_BYTES, np.uint8) if memory is None else memory
+    result = walk_from(memory, width=WIDTHS[0])
     if result.total_us < 0:
         raise AssertionError("a walk without a limit finds a start")
     total, loaded = result.total_us, result.loaded(part)

@@ -129,7 +129,8 @@ class _Search:
 
     def _begin(self, split: int) -> None:
         """A start to beat, with this split."""
-        before = by_layer.prove(self._primary.cut(0, split), self._room)
+        first, memory = self._primary.cut(0, split), self._memory[0]
+        before = by_layer.prove(first, self._room, memory=memory)
         end, source = before.total_us, np.where(before.loaded, PRIMARY, HOST)
         copies, forwards = self._links
         behind = self._prove_behind(copies, split, end, 0)
@@ -144,8 +145,14 @@ class _Search:
 
     def _prove_behind(self, link: _Link, split: int, end_us: int, free_us: int) -> by_layer.Proof:
         part, table = link.behind(split)
-        free = min(free_us, end_us)
-        return by_layer.prove(part, self._room, table=table, ready_us=end_us, free_us=free)
+        return by_layer.prove(
+            part,
+            self._room,
+            table=table,
+            ready_us=end_us,
+            free_us=min(free_us, end_us),
+            memory=self._memory[0],
+        )
 
     def _queued_us(self, split: int, loaded: npt.NDArray[np.bool_]) -> int:
         """How much later forwarding ends than if copies took no time."""
