@@ -17,6 +17,7 @@ from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
 from headrace.simulation.apps import worst_cases
 from headrace.simulation.apps.worst_cases import (
     HEADROOMS,
@@ -175,6 +176,44 @@ def test_plans_that_run_alike_are_simulated_once(monkeypatch: pytest.MonkeyPatch
     assert plan is not None
     assert "app.m may be slower than planned" in plan.binding
     assert [each == other for each in simulated] == [False, True]
+
+
+def test_head_room_takes_half_as_long_again_as_planning_whatever_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = too_full()
+    problem = replace(problem, options=replace(problem.options, time_limit_s=40.0))
+    plain = solve(problem)
+    limits_s = list[float]()
+
+    def solved(asked: Problem, *, advise: bool) -> PlanResult:
+        limits_s.append(asked.options.time_limit_s)
+        assert plain.plan is not None
+        return replace(plain, plan=replace(plain.plan, options=asked.options))
+
+    monkeypatch.setattr(worst_cases, "solve", solved)
+    monkeypatch.setattr(worst_cases, "slowest_calls", lambda *_: {"app.m": 1.5})
+    plan = planned(problem)
+
+    assert limits_s[0] == 40.0
+    assert len(limits_s) == 1 + len(HEADROOMS)
+    assert max(limits_s[1:]) <= 0.5 * 1.5 * 40.0
+    assert plan.options.time_limit_s == 40.0
+
+
+def test_head_room_is_given_up_when_its_time_has_passed() -> None:
+    problem = too_full()
+    tried = list[dict[str, float]]()
+
+    def planning(headroom: dict[str, float]) -> PlanResult:
+        tried.append(headroom)
+        return solve(problem)
+
+    plan = keep_worst_cases(planning, problem.profiles, Deadline(0.0)).plan
+
+    assert tried == [{}]
+    assert plan is not None
+    assert "app.m may be slower than planned" in plan.binding
 
 
 def test_a_problem_without_a_plan_stays_without() -> None:

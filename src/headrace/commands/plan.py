@@ -134,7 +134,10 @@ MoveMsOption = Annotated[
 ]
 TimeLimitSOption = Annotated[
     float | None,
-    typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
+    typer.Option(
+        help="Stop after so many seconds with the best plan so far, and its gap. Simulating plans"
+        " of apps may take as long again."
+    ),
 ]
 ExplainOption = Annotated[
     bool,

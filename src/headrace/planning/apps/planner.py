@@ -1,7 +1,6 @@
 """Problem -> PlanResult for apps, by any planner, with a refusal that says what would do."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -21,6 +20,8 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.enough import least_enough
 from headrace.planning.pooled.refusal import nearest_slo_us
 
+FRACTION_PART = 0.5
+"""Of the time, for the plan in proportion to load that one on whole devices begins with."""
 ADVICE_S = 2.0
 """For an SLO with which a planner finds a plan."""
 STEP_US = 100
@@ -36,8 +37,9 @@ def plan_apps(problem: Problem, planner: str) -> PlanResult:
         DocumentError: the problem has no app, no prices, or another objective than least cost; or
             the planner knows no whole devices.
     """
+    limit = Deadline(problem.options.time_limit_s)
     if problem.options.bill == "fraction":
-        return _plan_fraction(problem, planner)
+        return _plan_fraction(problem, planner, limit)
     if planner != "least-cost":
         raise DocumentError(
             f"planner {planner}: plans for the price in proportion to load, not for bill: devices\n"
@@ -45,16 +47,16 @@ def plan_apps(problem: Problem, planner: str) -> PlanResult:
         )
     from headrace.planning.apps.bill.planner import plan_bill
 
-    return plan_bill(problem, _plan_fraction(problem, planner))
+    by_fraction = _plan_fraction(problem, planner, limit.part(FRACTION_PART))
+    return plan_bill(problem, by_fraction, limit)
 
 
-def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
+def _plan_fraction(problem: Problem, planner: str, limit: Deadline) -> PlanResult:
     """Least price in proportion to load; apps share no machine, so each is planned alone.
 
     They do share the cluster's devices. Where their machines do not fit together, `least-cost`
     looks for the cheapest that do, and every other planner refuses.
     """
-    began = time.perf_counter()
     _check(problem, planner)
     planned = []
     for number, app in enumerate(problem.apps):
@@ -62,8 +64,7 @@ def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
         refusal = _unservable(case)
         solution = None
         # What is left is shared by the apps that are left.
-        left_s = began + problem.options.time_limit_s - time.perf_counter()
-        limit_s = max(0.0, left_s) / (len(problem.apps) - number)
+        limit_s = max(0.0, limit.left_s) / (len(problem.apps) - number)
         if refusal is None:
             try:
                 solution = solve_app(case, planner, limit_s)
@@ -71,24 +72,24 @@ def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
                 refusal = f"{error}\n  try       --planner least-cost"
         if solution is None:
             too_slow = partial(_too_slow, problem, app, case, planner)
-            return _refused(refusal or too_slow, planner, began)
+            return _refused(refusal or too_slow, planner, limit)
         planned.append(Planned(app=app, case=case, solution=solution))
     proof, binding = None, _binding(planned)
     lacking = lacks(problem, planned)
     if lacking and planner != "least-cost":
-        return _refused(_unfitting(lacking, planner), planner, began, "heuristic")
+        return _refused(_unfitting(lacking, planner), planner, limit, "heuristic")
     if lacking:
-        fitting = fit_stock(problem, planned, lacking)
+        fitting = fit_stock(problem, planned, lacking, limit.left_s)
         if isinstance(fitting, StockRefusal):
             stopped: Stopped = "infeasible" if fitting.certain else "time-limit"
-            return _refused(fitting.text, planner, began, stopped)
+            return _refused(fitting.text, planner, limit, stopped)
         planned, proof = fitting
         binding = f"{_scarce(lacking)}; {_binding(planned)}"
     plan = assemble_apps(
         problem,
         planned,
         binding=binding,
-        runtime_s=time.perf_counter() - began,
+        runtime_s=limit.spent_s,
         proof=proof,
     )
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
@@ -108,7 +109,10 @@ def _check(problem: Problem, planner: str) -> None:
 
 
 def _refused(
-    refusal: str | Callable[[], str], planner: str, began: float, stopped: Stopped | None = None
+    refusal: str | Callable[[], str],
+    planner: str,
+    limit: Deadline,
+    stopped: Stopped | None = None,
 ) -> PlanResult:
     """
     Args:
@@ -119,7 +123,7 @@ def _refused(
         plan=None,
         stopped=stopped or ("infeasible" if exact else "heuristic"),
         bound=None,
-        runtime_s=time.perf_counter() - began,
+        runtime_s=limit.spent_s,
         refusal=None if callable(refusal) else refusal,
         refuse=refusal if callable(refusal) else None,
     )

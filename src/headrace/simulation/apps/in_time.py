@@ -47,6 +47,9 @@ TRIED = (
 )
 """With what a refusal names; they are among those of `EVEN_ROOMS`."""
 
+LEAST_S = 0.05
+"""For plans with room, however long planning took."""
+
 Planning = Callable[[Problem], PlanResult]
 
 
@@ -59,7 +62,7 @@ def plan_in_time(
     """The planner's plan if it is in time, else the cheapest of those with room that is.
 
     Args:
-        planning: any planner of apps.
+        planning: any planner of apps; it and what follows take twice the time limit at most.
 
     Returns:
         The plan; its `runtime_s` is all of the time that this took.
@@ -67,24 +70,26 @@ def plan_in_time(
     Raises:
         InfeasibleError: no plan exists, or none that is in time; the message says what would do.
     """
-    began = Deadline(problem.options.time_limit_s)
-    plan = _planned(problem, planning, began, on_progress)
-    return replace(plan, runtime_s=began.spent_s)
+    limit = Deadline(2 * problem.options.time_limit_s)
+    plan = _planned(problem, planning, limit, on_progress)
+    options = replace(plan.options, time_limit_s=problem.options.time_limit_s)
+    return replace(plan, options=options, runtime_s=limit.spent_s)
 
 
 def _planned(
-    problem: Problem, planning: Planning, began: Deadline, on_progress: Callable[[str], None]
+    problem: Problem, planning: Planning, limit: Deadline, on_progress: Callable[[str], None]
 ) -> Plan:
     result = planning(problem)
     if result.plan is None:
-        raise InfeasibleError(_refused(problem, result, began, on_progress))
+        raise InfeasibleError(_refused(problem, result, limit, on_progress))
     on_progress("simulating")
     share = even_attainment(result.plan, problem.profiles)
     if share >= ATTAINMENT:
         return result.plan
-    limit = Deadline(problem.options.time_limit_s)
+    left_s = min(limit.left_s, problem.options.time_limit_s)
+    options = replace(problem.options, time_limit_s=max(LEAST_S, left_s))
     try:
-        found = _with_room(problem, on_progress)
+        found = _with_room(replace(problem, options=options), on_progress)
     except OutOfTime:
         raise InfeasibleError(_out_of_time(problem, share)) from None
     if found is None:

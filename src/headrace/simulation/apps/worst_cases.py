@@ -9,6 +9,7 @@ each other: there whole apps are simulated, and modules that drop calls get more
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from headrace.domain.plan import Plan, PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
 from headrace.simulation.apps.session import AppSession, simulate_apps
 from headrace.simulation.compiled import Offered, run
 from headrace.simulation.offered.arrivals import Arrival
@@ -30,6 +32,8 @@ SECONDS = 20
 LEAST_REQUESTS, MOST_REQUESTS = 2_000, 8_000
 SLOS = 30
 """Of whole apps: a session's length in SLOs, within these limits."""
+PART, LEAST_S = 0.5, 0.05
+"""Of the time that is left, for one plan with head-room; and seconds that it has at least."""
 OPTIMAL_GAP = 1e-6
 ROUNDING = 1e-9
 """Relative, of sums of prices."""
@@ -100,25 +104,37 @@ Planning = Callable[[dict[str, float]], PlanResult]
 def plan_keeping_worst_cases(problem: Problem) -> PlanResult:
     """Plan apps such that simulated calls keep the worst cases of their modules.
 
+    Planning takes the problem's time limit at most, and head-room half as long again.
+
     Raises:
         DocumentError: see `solve`.
     """
+    asked = problem.options
+    limit = Deadline(1.5 * asked.time_limit_s)
 
     def planning(headroom: dict[str, float]) -> PlanResult:
-        room = {**problem.options.module_headroom, **headroom}
-        options = replace(problem.options, module_headroom=room)
-        return solve(replace(problem, options=options))
+        room = {**asked.module_headroom, **headroom}
+        limit_s = PART * limit.left_s if headroom else asked.time_limit_s
+        options = replace(asked, module_headroom=room, time_limit_s=max(LEAST_S, limit_s))
+        result = solve(replace(problem, options=options), advise=not headroom)
+        if result.plan is None:
+            return result
+        options = replace(result.plan.options, time_limit_s=asked.time_limit_s)
+        return replace(result, plan=replace(result.plan, options=options))
 
-    return keep_worst_cases(planning, problem.profiles)
+    return keep_worst_cases(planning, problem.profiles, limit)
 
 
-def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> PlanResult:
+def keep_worst_cases(
+    planning: Planning, profiles: Mapping[str, Profile], limit: Deadline | None = None
+) -> PlanResult:
     """The first plan without head-room, or with more and more, that keeps its worst cases.
 
     Where head-room was needed, `bound` stays that of the plan without, so that `gap` is what
-    keeping the worst cases costs at most. Where none helps, the plan is the one without, and
-    `binding` says which modules may be slower than planned.
+    keeping the worst cases costs at most. Where none helps, or none is found within the limit, the
+    plan is the one without, and `binding` says which modules may be slower than planned.
     """
+    limit = limit or Deadline(inf)
     first = result = planning({})
     tried: Counter[str] = Counter()
     failing, simulated = list[str](), None
@@ -128,7 +144,7 @@ def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> Pla
         if not failing:
             return result if result is first else _kept(result, first)
         tried.update(failing)
-        if max(tried.values()) > len(HEADROOMS):
+        if max(tried.values()) > len(HEADROOMS) or limit.passed:
             break
         result = planning({name: HEADROOMS[times - 1] for name, times in tried.items()})
     return first if first.plan is None else _not_kept(first, first.plan, tried)

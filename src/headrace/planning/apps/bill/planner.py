@@ -26,19 +26,18 @@ from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase, ap
 from headrace.planning.common.deadline import Deadline
 
 
-def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
+def plan_bill(problem: Problem, by_fraction: PlanResult, limit: Deadline) -> PlanResult:
     """The apps on whole devices, at most as dear as those of `by_fraction`.
 
     Args:
         by_fraction: the same problem, planned for least cost in proportion to load.
+        limit: of both, begun before it.
     """
-    began = time.perf_counter()
-    limit = Deadline(problem.options.time_limit_s)
-    ends_at = began + problem.options.time_limit_s
+    ends_at = time.perf_counter() + limit.left_s
     cases = [app_case(problem, app) for app in problem.apps]
     today = by_fraction.plan
     if not _on_whole_devices(cases):
-        return by_fraction if today is None else _kept(today, by_fraction, began)
+        return by_fraction if today is None else _kept(today, by_fraction, limit)
     most = inf if today is None or today.cost_per_hour is None else today.cost_per_hour
     start = _start_price(problem) if most == inf else most
     search = StockSearch(problem, cases, start, ends_at)
@@ -54,13 +53,13 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
             stopped="infeasible" if certain else "time-limit",
             refusal=None,
             refuse=refusal.text,
-            runtime_s=by_fraction.runtime_s + limit.spent_s,
+            runtime_s=limit.spent_s,
         )
     if _offers_parts(cases):
         # Parts of devices stand in no shared slot; what they cost at least bounds them.
         bound = min(bound, max(by_fraction.bound or 0.0, _bound_with_parts(problem, cases)))
     apart = apart_bill(problem, cases, ends_at)
-    runtime_s = by_fraction.runtime_s + time.perf_counter() - began
+    runtime_s = limit.spent_s
     # Where devices are short the search may end without a proof long before its limit.
     unproven: Stopped = "time-limit" if limit.passed else "heuristic"
     if found is None or found.bill >= most * (1 - SAME):
@@ -107,9 +106,9 @@ def _offers_parts(cases: Sequence[AppCase]) -> bool:
     return any(c.share < WHOLE for case in cases for m in case.modules for c in m.candidates)
 
 
-def _kept(today: Plan, by_fraction: PlanResult, began: float) -> PlanResult:
+def _kept(today: Plan, by_fraction: PlanResult, limit: Deadline) -> PlanResult:
     """Where a module has parts of devices only, nothing can be shared in turns."""
-    runtime_s = by_fraction.runtime_s + time.perf_counter() - began
+    runtime_s = limit.spent_s
     why = "a module has parts of devices only, which take no turns"
     plan = _as_billed(today, by_fraction.bound or 0.0, runtime_s, why, "heuristic")
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=runtime_s)

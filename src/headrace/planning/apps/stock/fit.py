@@ -63,15 +63,16 @@ def lacks(problem: Problem, planned: Sequence[Planned]) -> list[Lack]:
 
 
 def fit_stock(
-    problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack]
+    problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack], limit_s: float
 ) -> tuple[list[Planned], Proof] | StockRefusal:
     """The apps with the cheapest machines that fit together, and what is proven of them.
 
     Args:
         planned: every app at its least cost.
         lacking: what the cluster has too few of for these.
+        limit_s: after which the cheapest found so far is the answer.
     """
-    within = search_stock(problem, planned, limit_s=problem.options.time_limit_s)
+    within = search_stock(problem, planned, limit_s=limit_s)
     if within.machines is None:
         certain = within.proven
         return StockRefusal(
