@@ -1,7 +1,7 @@
 """`headrace serve --replan` from a shifted load ratio to a plan file that is migrated to."""
 
 import asyncio
-from collections.abc import Callable, ItemsView
+from collections.abc import ItemsView
 from pathlib import Path
 
 import msgspec
@@ -9,19 +9,16 @@ import pytest
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, write_document
 from headrace.commands.replanning import PlanningError, Replanner, run_headrace
-from headrace.dispatch.changes.migration import How
-from headrace.dispatch.protocols import OpenSink
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.planning import solve
-from headrace.serving.changes.changeover import Changeover
 from headrace.serving.changes.plan_watch import ReplanRule
 from headrace.serving.changes.vetting import read_served_plan
 from headrace.serving.core.counters import ModelCounters
-from headrace.serving.engine.live_migration import MigrationError, MigrationReport
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.live_migration import MigrationError
 from headrace.verify import verify
 from helpers.apps import write_app_plan
+from helpers.moving_engine import MovingEngine, changeover_of
 from helpers.served import profile_by_hand
 
 pytestmark = pytest.mark.e2e
@@ -98,38 +95,6 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
 def test_a_refusal_of_the_planner_says_why() -> None:
     with pytest.raises(PlanningError, match=r"(?s)status 2.*missing\.json"):
         asyncio.run(run_headrace(["plan", "missing.json"]))
-
-
-class MovingEngine:
-    """Takes any plan."""
-
-    def __init__(self) -> None:
-        self.taken = list[Plan]()
-
-    async def migrate(
-        self,
-        served: ServedPlan,
-        *,
-        how: How,
-        open_sink: OpenSink | None,
-        on_switch: Callable[[], None],
-    ) -> MigrationReport:
-        self.taken.append(served.plan)
-        on_switch()
-        return MigrationReport(
-            how=how,
-            steps=1,
-            devices=1,
-            preloaded=True,
-            load_us=0,
-            switch_us=0,
-            began_at_us=0,
-            slots_out=(),
-        )
-
-
-def changeover_of(engine: MovingEngine, path: Path) -> Changeover:
-    return Changeover(engine, path, read_served_plan(path), "emulated", lambda header: print)
 
 
 def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import OpenSink
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
-from headrace.serving.changes.vetting import read_served_plan, vet
+from headrace.serving.changes.vetting import vet
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
 
@@ -76,11 +76,10 @@ class Changeover:
             raise MigrationError("a migration is under way; wait until it has ended")
         self._busy = True
         try:
-            # What the plan alone tells is told at once; the file may be another after vetting.
+            # What the plan alone tells is told at once; vetting may find another one there.
             self.check(await asyncio.to_thread(read_plan, plan_path))
             logger.info("vetting %s", plan_path)
-            await vet(plan_path, self._executor, self._policy)
-            served = await asyncio.to_thread(read_served_plan, plan_path)
+            served = await vet(plan_path, self._executor, self._policy)
             self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)
             report = await self._engine.migrate(

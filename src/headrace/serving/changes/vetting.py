@@ -3,11 +3,12 @@
 Verification, the cutting of models, and the compilation of another policy's dispatcher take whole
 seconds of Python, which a server that serves does not have: other threads of its process would
 wait. The stage files and the machine code that this leaves in the caches are what the server then
-loads.
+loads. It reads the plan itself, and takes it only where it is the one that was vetted.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import sys
 from functools import partial
@@ -19,8 +20,9 @@ from headrace.catalog.documents import plan_profiles, read_plan
 from headrace.children import child_command
 from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.topology import Topology
-from headrace.domain.base import Record
+from headrace.domain.base import Record, encode_fraction
 from headrace.domain.errors import HeadraceError, PlanError
+from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
 from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers.placeholder_tensors import with_tensors
@@ -43,6 +45,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     """What the other process found."""
 
     error: str | None = None
+    plan_sha256: str = ""
+    """Of the plan that it read; see `fingerprint`."""
 
 
 def read_served_plan(path: Path) -> ServedPlan:
@@ -56,6 +60,12 @@ def read_served_plan(path: Path) -> ServedPlan:
     profiles = {name: with_tensors(p) for name, p in plan_profiles(plan, path).items()}
     folders = {ref.model: (path.parent / ref.path).parent for ref in plan.profiles}
     return ServedPlan(plan=plan, profiles=profiles, folders=folders)
+
+
+def fingerprint(plan: Plan) -> str:
+    """SHA-256, in hexadecimal, of all that a plan says; it names its profiles, and these their
+    models, by their own."""
+    return hashlib.sha256(msgspec.json.encode(plan, enc_hook=encode_fraction)).hexdigest()
 
 
 def refuse_violations(served: ServedPlan) -> None:
@@ -72,14 +82,35 @@ def refuse_violations(served: ServedPlan) -> None:
         )
 
 
-async def vet(path: Path, executor: ExecutorChoice, policy: str | None) -> None:
+async def vet(path: Path, executor: ExecutorChoice, policy: str | None) -> ServedPlan:
     """Have another process read, verify and cut the plan, and compile its dispatcher.
 
     Args:
         policy: None: the one that the plan was made for.
 
+    Returns:
+        The plan that was vetted, as this process reads it.
+
     Raises:
-        VettingError: it must not be served; says why.
+        VettingError: it must not be served, or the file says something else by now; says which.
+        HeadraceError: the file, or a profile, can be read no more.
+    """
+    verdict = await _verdict(path, executor, policy)
+    if verdict.error is not None:
+        raise VettingError(verdict.error)
+    served = await asyncio.to_thread(read_served_plan, path)
+    if fingerprint(served.plan) != verdict.plan_sha256:
+        raise VettingError(
+            f"{path}: the plan has changed while it was vetted, and nobody has verified what it"
+            " says now\n  try    again, once the file is as it shall be"
+        )
+    return served
+
+
+async def _verdict(path: Path, executor: ExecutorChoice, policy: str | None) -> Verdict:
+    """
+    Raises:
+        VettingError: the other process has none.
     """
     process = await asyncio.create_subprocess_exec(
         *child_command("headrace.serving.changes.vetting", str(path), executor, policy or ""),
@@ -98,17 +129,15 @@ async def vet(path: Path, executor: ExecutorChoice, policy: str | None) -> None:
         raise
     if code != 0:
         raise VettingError(f"{path}: vetting the plan ended with status {code}; see above")
-    error = msgspec.json.decode(said, type=Verdict).error
-    if error is not None:
-        raise VettingError(error)
+    return msgspec.json.decode(said, type=Verdict)
 
 
 def main(path: Path, executor: ExecutorChoice, policy: str | None) -> Verdict:
     """What the other process does."""
     try:
-        served = read_served_plan(path)
-        refuse_violations(served)
-        served = served.by_bucket()
+        whole = read_served_plan(path)
+        refuse_violations(whole)
+        served = whole.by_bucket()
         policy = policy or policy_for(served.plan)
         chosen_for(Topology.from_plan(served.plan, served.profiles), policy)
         stages = stage_index(served.plan, served.profiles)
@@ -125,7 +154,7 @@ def main(path: Path, executor: ExecutorChoice, policy: str | None) -> Verdict:
         warm_up((policy,), simulator=False, say=partial(print, file=sys.stderr))
     except HeadraceError as error:
         return Verdict(error=str(error))
-    return Verdict()
+    return Verdict(plan_sha256=fingerprint(whole.plan))
 
 
 if __name__ == "__main__":
