@@ -7,8 +7,10 @@ import pytest
 
 from headrace.catalog.documents import read_plan
 from headrace.executors.table import ExecutorChoice
-from headrace.serving.changes import vetting
-from headrace.serving.changes.vetting import Verdict, VettingError
+from headrace.serving.changes import changeover, vetting
+from headrace.serving.changes.vetting import Verdict, VettingError, read_served_plan
+from headrace.serving.engine.live_migration import MigrationError
+from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.simulation import warm_up
 from helpers.live_server import write_plan
 from helpers.moving_engine import MovingEngine, changeover_of
@@ -58,6 +60,69 @@ def test_a_plan_file_that_stays_while_it_is_vetted_is_taken(
         engine = MovingEngine()
         path = plan_of(1, tmp_path)
         await changeover_of(engine, path).migrate(path)
+        assert engine.taken == [read_plan(path)]
+
+    asyncio.run(change())
+
+
+async def unvetted(path: Path, executor: ExecutorChoice, policy: str | None) -> ServedPlan:
+    return read_served_plan(path)
+
+
+async def taking(engine: MovingEngine, number: int) -> None:
+    """Until the engine is taking its plan of that number, from 1."""
+    while len(engine.taken) < number:
+        await asyncio.sleep(0)
+
+
+def test_reloads_that_come_during_a_change_read_the_file_once_when_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changeover, "vet", unvetted)
+
+    async def change() -> None:
+        engine = MovingEngine()
+        engine.may_take.clear()
+        path = plan_of(1, tmp_path)
+        changing = changeover_of(engine, path)
+        reloads = [asyncio.create_task(changing.reload())]
+        await taking(engine, 1)
+        reloads += [asyncio.create_task(changing.reload()) for _ in range(2)]
+        await asyncio.sleep(0)
+        latest = read_plan(plan_of(2, tmp_path))
+        assert latest not in engine.taken
+        with pytest.raises(MigrationError, match="under way"):
+            await changing.migrate(path)
+        engine.may_take.set()
+        await asyncio.gather(*reloads)
+        assert engine.taken[1:] == [latest]
+        assert changing.served.plan == latest
+
+    asyncio.run(change())
+
+
+def test_a_reload_behind_a_change_that_failed_is_done_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change() -> None:
+        engine = MovingEngine()
+        path = plan_of(1, tmp_path)
+        changing = changeover_of(engine, path)
+        reloads: list[asyncio.Task[None]] = []
+
+        async def fails_at_first(
+            path: Path, executor: ExecutorChoice, policy: str | None
+        ) -> ServedPlan:
+            if reloads:
+                return await unvetted(path, executor, policy)
+            reloads.append(asyncio.create_task(changing.reload()))
+            await asyncio.sleep(0)
+            raise VettingError("the plan fails verification")
+
+        monkeypatch.setattr(changeover, "vet", fails_at_first)
+        with pytest.raises(VettingError):
+            await changing.migrate(path)
+        await asyncio.gather(*reloads)
         assert engine.taken == [read_plan(path)]
 
     asyncio.run(change())

@@ -246,3 +246,26 @@ def test_a_retired_server_still_answers_and_says_that_it_is_not_ready(tmp_path: 
     assert reply.startswith(b"HTTP/1.1 200 ")
     assert b"Connection: close" in reply
     assert served.engine.life == ["start", "drain", "stop"]
+
+
+def test_a_server_that_drains_begins_no_other_plan(tmp_path: Path) -> None:
+    served = Fronts(["http"], tmp_path, StartedEngine())
+    life = served.engine.life
+
+    class Changing:
+        async def reload(self) -> None:
+            life.append("reload")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                life.append("no reload")
+
+    served.server._changeover = Changing()  # type: ignore[assignment]
+
+    async def ask(served: Fronts) -> None:
+        served.server.reload()
+        while life[-1] != "reload":
+            await asyncio.sleep(0)
+
+    served.run(ask)
+    assert life == ["start", "reload", "no reload", "drain", "stop"]

@@ -107,6 +107,8 @@ class Server:
                     await self._lame_duck()
             for front in self._fronts:
                 front.close()
+            for reload in self._tasks:
+                reload.cancel()  # No other plan begins any more; one that takes over goes on.
             await self._drain()
         finally:
             await self._stop_fronts()

@@ -64,7 +64,10 @@ class Changeover:
         self._engine = engine
         self._executor, self._policy = executor, policy
         self._open_sink = open_sink
-        self._busy = False
+        self._turn = asyncio.Lock()
+        """Of one change at a time."""
+        self._reload_waits = False
+        """The plan file will be read again, behind the change that is under way."""
 
     async def migrate(self, plan_path: Path, how: How = "drain") -> MigrationReport:
         """Read, vet, load and switch.
@@ -72,24 +75,42 @@ class Changeover:
         Raises:
             HeadraceError: the server stays with its plan, or another change is under way.
         """
-        if self._busy:
+        if self._turn.locked():
             raise MigrationError("a migration is under way; wait until it has ended")
-        self._busy = True
-        try:
-            # What the plan alone tells is told at once; vetting may find another one there.
-            self.check(await asyncio.to_thread(read_plan, plan_path))
-            logger.info("vetting %s", plan_path)
-            served = await vet(plan_path, self._executor, self._policy)
-            self.check(served.plan)
-            logger.info("loading the workers of %s", plan_path)
-            report = await self._engine.migrate(
-                served.by_bucket(),
-                how=how,
-                open_sink=self._open_sink,
-                on_switch=partial(self._switched, plan_path, served),
-            )
-        finally:
-            self._busy = False
+        async with self._turn:
+            return await self._migrate(plan_path, how)
+
+    async def reload(self) -> None:
+        """Read the plan file again; what SIGHUP does. A plan that cannot be served is logged.
+
+        Asked for while a change is under way, once or more often, it is done once behind that: the
+        file may have become another after it was read.
+        """
+        if self._reload_waits:
+            return
+        if self._turn.locked():
+            logger.info("a migration is under way; %s is read again behind it", self.plan_path)
+        self._reload_waits = True
+        async with self._turn:
+            self._reload_waits = False
+            try:
+                await self._migrate(self.plan_path, "drain")
+            except Exception as error:
+                logger.error("the plan stays: %s", error)
+
+    async def _migrate(self, plan_path: Path, how: How) -> MigrationReport:
+        # What the plan alone tells is told at once; vetting may find another one there.
+        self.check(await asyncio.to_thread(read_plan, plan_path))
+        logger.info("vetting %s", plan_path)
+        served = await vet(plan_path, self._executor, self._policy)
+        self.check(served.plan)
+        logger.info("loading the workers of %s", plan_path)
+        report = await self._engine.migrate(
+            served.by_bucket(),
+            how=how,
+            open_sink=self._open_sink,
+            on_switch=partial(self._switched, plan_path, served),
+        )
         logger.info(
             "migrated by %s to %s: %d devices in %d steps, loaded in %.2f s, switched in %.1f ms",
             report.how,
@@ -100,13 +121,6 @@ class Changeover:
             report.switch_us / 1e3,
         )
         return report
-
-    async def reload(self) -> None:
-        """Read the plan file again; what SIGHUP does. A plan that cannot be served is logged."""
-        try:
-            await self.migrate(self.plan_path)
-        except Exception as error:
-            logger.error("the plan stays: %s", error)
 
     def _switched(self, plan_path: Path, served: ServedPlan) -> None:
         self.in_service, self.served = plan_path.absolute(), served
