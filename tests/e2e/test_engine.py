@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from headrace.domain.errors import ModelError
-from headrace.domain.events import AnyEvent, Ran
+from headrace.domain.events import Answered, AnyEvent, Dropped, Ran
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine import pending
 from headrace.serving.engine.engine import Engine
@@ -162,10 +162,12 @@ def test_draining_answers_all_that_was_accepted_and_refuses_the_rest(
 def test_stopping_without_grace_refuses_what_is_open(
     tmp_path: Path, run: Callable[..., None]
 ) -> None:
-    served = served_chain(tmp_path, device="l4", stage_us=1_000_000)
+    """And logs it so, though its worker ends its batch, and says that it has."""
+    served = served_chain(tmp_path, pools=(1,), device="l4", stage_us=1_000_000)
+    events: list[AnyEvent] = []
 
     async def test() -> None:
-        async with started(served) as engine:
+        async with started(served, sink=events.append) as engine:
             future = Client(engine).send(np.zeros((1, WIDTH), np.float32))
             assert not await engine.drain(0.01)
             await engine.stop()
@@ -176,6 +178,8 @@ def test_stopping_without_grace_refuses_what_is_open(
             assert isinstance(later, Refusal)
 
     run(test())
+    ends = [event for event in events if isinstance(event, Answered | Dropped)]
+    assert [(type(end), end.request) for end in ends] == [(Dropped, 0)]
 
 
 def test_a_timeout_that_no_plan_can_meet_is_refused_with_what_it_needs(

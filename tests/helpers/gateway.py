@@ -171,10 +171,12 @@ class StartedEngine(FakeEngine):
 
     async def drain(self, grace_s: float) -> bool:
         self.life.append("drain")
-        return True
+        return not self.open
 
     async def stop(self) -> None:
         self.life.append("stop")
+        while self.open:
+            self.finish(Refusal(reason="draining", message="it ends", retry_after_us=0))
 
 
 class FakeTransport(asyncio.Transport):

@@ -3,7 +3,7 @@
 from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Ran, SlotGained, SlotLost
+from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Ran, SlotGained, SlotLost
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import SimDriver, exact_durations
 from helpers.sim import request
@@ -18,7 +18,7 @@ class World:
         self.events: list[AnyEvent] = []
         driver = SimDriver(topology, self.clock, exact_durations)
         self.draining = DrainingDriver(topology, self.clock, driver)
-        self.draining.dispatcher = Dispatcher(
+        self.dispatcher = self.draining.dispatcher = Dispatcher(
             topology,
             "reservation",
             self.clock,
@@ -94,4 +94,19 @@ def test_a_lost_first_stage_makes_its_requests_wait_again() -> None:
     world.clock.call_at(1, lambda: world.draining.on_slot_lost(0))
     world.clock.run()
     # The only slot is gone: refused, once.
+    assert world.draining.open_requests == 0
+
+
+def test_what_is_open_when_nobody_waits_any_more_is_logged_as_refused_and_never_as_answered() -> (
+    None
+):
+    world = World(one_stage(1))
+    world.offer(3)
+    world.clock.call_at(STAGE_US + 1, lambda: world.dispatcher.close("draining"))
+    world.clock.run()
+    ends = [each for each in world.events if isinstance(each, Answered | Dropped)]
+    assert [type(each) for each in ends] == [Answered, Dropped, Dropped]
+    assert sorted(each.request for each in ends) == [0, 1, 2]
+    assert {each.reason for each in ends if isinstance(each, Dropped)} == {"draining"}
+    assert sum(isinstance(event, Arrived) for event in world.events) == 3
     assert world.draining.open_requests == 0

@@ -71,8 +71,8 @@ from headrace.dispatch.protocols import (
 )
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import Answered, Arrived, Ran, Transferred
-from headrace.domain.request import Request
+from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Ran, Transferred
+from headrace.domain.request import DropReason, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +247,15 @@ class Dispatcher:
         """Refuse what arrives from now on; what was accepted is still answered."""
         self._tell(DRAIN)
 
+    def close(self, reason: DropReason) -> None:
+        """Nobody waits any more for what is open: log it as refused, and nothing that comes of it
+        later, such as the end of a batch that runs."""
+        if self._sink is not None:
+            now_us = self._clock.now_us()
+            for number in self._requests:
+                self._sink(Dropped(now_us, number, reason, 0))
+            self._sink = _nobody
+
     def on_transferred(self, batch: Batch, stage: int, attempt: int, started_at_us: int) -> None:
         """The tensors that enter `stage` have reached their node."""
         written = self.tell_kernel(
@@ -418,6 +427,10 @@ class Dispatcher:
         else:
             members = tuple([requests[i] for i in n[at + 9 : at + 9 + size]])
         self._batches[number] = Batch(n[at + 8], number, model, n[at + 4], members)
+
+
+def _nobody(event: AnyEvent) -> None:
+    """Reads the log no more."""
 
 
 class _Readers(dict[int, Callable[[memoryview, int], Numbers]]):

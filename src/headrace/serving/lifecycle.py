@@ -10,7 +10,9 @@ whoever starts another server in this one's place, and clients learn of that a l
 do: while retired (lame duck) the server says that it is not ready, asks each client to connect
 anew, and goes on listening and answering. While draining, the
 fronts let nobody in and the engine refuses what is new; what was accepted is answered for as long
-as the longest objective and a margin, then connections end.
+as the longest objective and a margin. What is open then, since its client allowed more time, is
+refused as well: systemd and its like wait for that long and no longer, and a refusal sends a client
+elsewhere where the end of its connection would tell it nothing.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ import ctypes
 import gc
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -189,24 +191,39 @@ class Server:
             await asyncio.gather(start, stop, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Answer what was accepted, then close the connections."""
+        """Answer what was accepted, or refuse it when the time for that is over, then close the
+        connections."""
         longest_us = max(model.slo_us for model in self._engine.models.values())
         for front in self._fronts:
             front.drain()
-        drain = asyncio.ensure_future(self._finish(longest_us / 1e6 + _GRACE_MARGIN_S))
-        force = asyncio.ensure_future(self._force.wait())
-        await asyncio.wait((drain, force), return_when=asyncio.FIRST_COMPLETED)
-        for task in (drain, force):
-            task.cancel()
-        await asyncio.gather(drain, force, return_exceptions=True)
+        grace_s = longest_us / 1e6 + _GRACE_MARGIN_S
+        if not await self._unless_forced(self._engine.drain(grace_s)):
+            left = self._engine.status().open_inferences
+            log.warning("%d inferences are still open, and are refused", left)
+            await self._engine.stop()
+        await self._unless_forced(self._flush())
 
-    async def _finish(self, grace_s: float) -> None:
-        if not await self._engine.drain(grace_s):
-            log.warning("some requests were still open after %.1f s", grace_s)
+    async def _unless_forced(self, ending: Coroutine[Any, Any, bool]) -> bool:
+        """Await it; False: a second signal came first."""
+        end = asyncio.ensure_future(ending)
+        force = asyncio.ensure_future(self._force.wait())
+        try:
+            await asyncio.wait((end, force), return_when=asyncio.FIRST_COMPLETED)
+            return end.done() and end.result()
+        finally:
+            for task in (end, force):
+                task.cancel()
+            await asyncio.gather(end, force, return_exceptions=True)
+
+    async def _flush(self) -> bool:
+        """Whether all answers have left the sockets, and clients with them."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _FLUSH_S
-        while any(front.connections for front in self._fronts) and loop.time() < until_s:
+        while waiting := any(front.connections for front in self._fronts):
+            if loop.time() > until_s:
+                break
             await asyncio.sleep(0.01)
+        return not waiting
 
 
 _KEPT_BYTES, _MAPPED_FROM_BYTES = 64 << 20, 32 << 20

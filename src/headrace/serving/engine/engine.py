@@ -1,7 +1,6 @@
 """The engine: starts workers, accepts inferences, answers or refuses them, changes its plan."""
 
 import asyncio
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,9 +28,8 @@ from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
 
-logger = logging.getLogger(__name__)
-
 _STOPPED = "the server is shutting down and takes no new requests"
+_ENDED = "the server has shut down before it could answer; ask again elsewhere"
 _STARTING_RETRY_US = 1_000_000
 _STARTING = "the server is starting and has not loaded its models yet; try again in 1.0 s"
 
@@ -279,11 +277,6 @@ class Engine:
             try:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
             except TimeoutError:
-                logger.warning(
-                    "%d inferences are still open after %.1f s of grace",
-                    self._pending.open_inferences,
-                    grace_s,
-                )
                 return False
         return True
 
@@ -291,8 +284,11 @@ class Engine:
         """End all workers. Whatever is still open is refused. Idempotent."""
         self._draining = True
         self._started = False
+        for serving in self._plans():
+            if serving.plane is not None:
+                serving.plane.dispatcher.close("draining")
         if self._pending is not None:
-            self._pending.refuse_all("draining", _STOPPED)
+            self._pending.refuse_all("draining", _ENDED)
             self._pending.flush()
         if self._clock is not None:
             self._clock.stop()
