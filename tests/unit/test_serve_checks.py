@@ -1,18 +1,26 @@
-"""Options of `headrace serve` that would do nothing with its plan are refused at once."""
+"""Options of `headrace serve` that cannot be, or would do nothing with its plan, are refused at
+once."""
 
+import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from headrace.commands.serve_checks import check_sizes
+from headrace import cli
+from headrace.commands import rehearse
+from headrace.commands.serve_checks import check_addresses, check_sizes
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
+from headrace.serving.front.base import AddressError
+from helpers.live_server import write_plan
 from helpers.onnx_models import saved
 from helpers.problems import make_problem, make_profile
-from helpers.served import UNHURRIED_US, plan_by_hand
+from helpers.served import UNHURRIED_US, plan_by_hand, served_chain
 from helpers.served_items import convolutions, network_profile, planned_items
 from helpers.served_provisioned import provisioned
 
@@ -58,3 +66,56 @@ def test_replan_follows_plans_whose_models_stay_and_those_whose_models_come_and_
 ) -> None:
     for plan in (plan_by_hand([1], 1, 1_000_000, 1_000, "cpu", 1, None), come_and_go(tmp_path)):
         check_sizes(plan, plan, [], replan=True)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of 127.0.0.1 on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_port_in_use_is_found_before_a_plan_is_rehearsed(
+    tmp_path: Path,
+    taken: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It takes the cores of the server that has the port."""
+
+    def rehearsed(*_: object) -> None:
+        pytest.fail("it is rehearsed")
+
+    plan = write_plan(served_chain(tmp_path), tmp_path)
+    monkeypatch.setattr(rehearse, "rehearse_before_ready", rehearsed)
+    words = ["headrace", "serve", str(plan), "--no-auth", "--port", str(taken)]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == 2
+    assert f"127.0.0.1:{taken} is in use by another program" in capsys.readouterr().err
+
+
+def test_the_port_of_grpc_and_the_admin_socket_are_tried_too(tmp_path: Path, taken: int) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "admin.sock"
+    with pytest.raises(AddressError, match="--grpc-port 0"):
+        check_addresses("127.0.0.1", 0, taken, path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(AddressError, match="in use by another server"):
+            check_addresses("127.0.0.1", 0, None, path)
+        assert path.is_socket()
+
+
+def test_an_address_that_was_tried_is_free(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    check_addresses("127.0.0.1", port, 0, tmp_path / "admin.sock")
+    assert list(tmp_path.iterdir()) == []
+    socket.create_server(("127.0.0.1", port)).close()

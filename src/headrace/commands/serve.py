@@ -293,6 +293,7 @@ def serve(
     from headrace.commands.rehearse import check_not_kept, rehearse_before_ready
     from headrace.commands.serve_checks import (
         app_host,
+        check_addresses,
         check_nameable,
         check_names,
         check_sizes,
@@ -349,6 +350,7 @@ def serve(
         allow_hosts=allow_host or (),
         trust_owner=not require_token,
     )
+    check_addresses(host, port, grpc_port, admin_socket)
     worker_cores = keep_on_core(core)
     raise_descriptor_limit()
     _log_to_stderr()

@@ -38,6 +38,35 @@ def check_together(context: "typer.Context") -> None:
     refuse_alone(context, OF_OTHERS)
 
 
+def check_addresses(host: str, port: int, grpc_port: int | None, admin_socket: Path | None) -> None:
+    """Try whether the server can listen there, before what takes long: a rehearsal, say, takes the
+    cores of the server that has the address already.
+
+    Args:
+        port: 0: any, which the admin socket is then named after.
+
+    Raises:
+        AddressError: it cannot.
+    """
+    import asyncio
+
+    from headrace.serving.front.access import default_folder
+    from headrace.serving.front.admin import socket_path, try_socket
+    from headrace.serving.front.grpc.front import GrpcFront
+    from headrace.serving.front.http_front import HttpFront
+    from headrace.serving.front.tcp_front import bind
+
+    async def try_port(port: int, another: str) -> None:
+        listener = await bind(asyncio.Protocol, host, port, another, start_serving=False)
+        listener.close()
+
+    asyncio.run(try_port(port, HttpFront.another))
+    if grpc_port is not None:
+        asyncio.run(try_port(grpc_port, GrpcFront.another))
+    if admin_socket is not None or port:
+        try_socket(admin_socket or socket_path(default_folder(), port))
+
+
 def cluster_addresses(
     agents: Path | None,
     nodes: list[str],

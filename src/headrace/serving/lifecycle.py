@@ -5,14 +5,14 @@
                            │                 └── (it will never answer again) ──────▶ stop
                            └── (signal, or it cannot start) ──────────────────────▶ stop
 
-The fronts listen first: an address in use is found before anything is started. SIGTERM comes from
-whoever starts another server in this one's place, and clients learn of that a little later than we
-do: while retired (lame duck) the server says that it is not ready, asks each client to connect
-anew, and goes on listening and answering. While draining, the
-fronts let nobody in and the engine refuses what is new; what was accepted is answered for as long
-as the longest objective and a margin. What is open then, since its client allowed more time, is
-refused as well: systemd and its like wait for that long and no longer, and a refusal sends a client
-elsewhere where the end of its connection would tell it nothing.
+The fronts listen first: an address in use is found before anything is started (and before a
+rehearsal: `headrace serve` tries them). SIGTERM comes from whoever starts another server in this
+one's place, and clients learn of that a little later than we do: while retired (lame duck) the
+server says that it is not ready, asks each client to connect anew, and goes on listening and
+answering. While draining, the fronts let nobody in and the engine refuses what is new; what was
+accepted is answered for as long as the longest objective and a margin. What is open then, since its
+client allowed more time, is refused as well: systemd and its like wait for that long and no longer,
+and a refusal sends a client elsewhere where the end of its connection would tell it nothing.
 """
 
 import asyncio

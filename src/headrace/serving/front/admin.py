@@ -181,6 +181,15 @@ class AdminFront:
             await asyncio.sleep(_SWEEP_S)
 
 
+def try_socket(path: Path) -> None:
+    """
+    Raises:
+        AddressError: a server that began now could not listen there.
+    """
+    _bound(path).close()
+    path.unlink(missing_ok=True)
+
+
 def _bound(path: Path) -> socket.socket:
     """A listening socket of mode 0600, in a folder that only the owner can enter.
 

@@ -32,6 +32,37 @@ _RECEIVED_BYTES = 1 << 20
 with 64 KiB and learns how much a client sends: a first request of 600 kB comes in ten pieces."""
 
 
+async def bind(
+    greet: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    another: str,
+    *,
+    start_serving: bool = True,
+) -> asyncio.Server:
+    """`create_server`, or a sentence that says why not.
+
+    Args:
+        another: see `TcpFront.another`.
+        start_serving: False: nobody is let in, nor finds it.
+
+    Raises:
+        AddressError: the address cannot be listened on.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(
+            greet, host, port, backlog=_BACKLOG, start_serving=start_serving
+        )
+    except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
+        address = host_port(host, port)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            sentence = f"serve: {address} is in use by another program\n  try    {another}"
+        else:
+            sentence = f"serve: cannot listen on {address}: {error}"
+        raise AddressError(sentence) from error
+
+
 class TcpFront(ABC):
     """A `Front`, but for what it speaks."""
 
@@ -81,15 +112,7 @@ class TcpFront(ABC):
         """
         loop = asyncio.get_running_loop()
         host, port = self._options.host, self._options.port
-        try:
-            listener = await loop.create_server(self._greet, host, port, backlog=_BACKLOG)
-        except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
-            address = host_port(host, port)
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                sentence = f"serve: {address} is in use by another program\n  try    {self.another}"
-            else:
-                sentence = f"serve: cannot listen on {address}: {error}"
-            raise AddressError(sentence) from error
+        listener = await bind(self._greet, host, port, self.another)
         self._listener = listener
         for own in listener.sockets:
             stamp_arrivals(own)
