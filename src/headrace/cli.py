@@ -19,7 +19,7 @@ UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h: a bug of ours, not bad input."""
 
 REFUSED = 74
-"""EX_IOERR: the operating system refuses, because standard output goes to a full disk, say."""
+"""EX_IOERR: the operating system refuses: a file that cannot be written, say, or memory is out."""
 
 
 class _Program(OnDemand):
@@ -109,6 +109,14 @@ def main() -> None:
     except OSError as error:
         _show_where(error)
         _print_error(f"the operating system refuses: {error}")
+        sys.exit(REFUSED)
+    except MemoryError as error:
+        _show_where(error)
+        _print_error(
+            f"there is not enough memory{f': {error}' if str(error) else ''}\n"
+            "  try       a higher limit of this process (ulimit -v), container or service, or a"
+            " machine with more"
+        )
         sys.exit(REFUSED)
     except Exception as error:
         if ProcessLimitError.is_meant_by(error):

@@ -219,14 +219,52 @@ def test_no_file_ever_gets_the_number_of_a_standard_stream(
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [("schema",), ("schema", "--json"), ("schema", "plan")])
-def test_a_full_disk_under_standard_output_is_no_bug_of_ours(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_under_standard_output_is_no_bug_of_ours(
+    arguments: tuple[str, ...], unbuffered: str
+) -> None:
     program = Path(sys.executable).parent / "headrace"
 
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [program, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
 
     assert done.returncode == cli.REFUSED
-    assert "the operating system refuses: [Errno 28] No space left on device" in done.stderr
+    said = "error: standard output cannot be written: [Errno 28] No space left on device"
+    assert said in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_another_refusal_of_the_system_is_none_of_standard_output(
+    run: Run, broken_command: Callable[[BaseException], None]
+) -> None:
+    broken_command(OSError(24, "Too many open files"))
+
+    code, _, err = run("break")
+
+    assert code == cli.REFUSED
+    assert err == "error: the operating system refuses: [Errno 24] Too many open files\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "memory\n"), (MemoryError("7 GiB"), "memory: 7 GiB\n")]
+)
+def test_memory_that_is_out_is_no_bug_of_ours(
+    run: Run, broken_command: Callable[[BaseException], None], error: MemoryError, said: str
+) -> None:
+    broken_command(error)
+
+    code, _, err = run("break")
+
+    assert code == cli.REFUSED
+    assert f"error: there is not enough {said}" in err
+    assert "a bug" not in err
+    assert "ulimit -v" in err
 
 
 def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:

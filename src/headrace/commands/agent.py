@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.commands.output import notices
+from headrace.commands.output import notices, print_line
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 
 
@@ -114,7 +114,7 @@ def agent(
     def on_ready(at: str, number: int) -> None:
         if json:
             ready = {"ready": True, "name": name, "host": at, "port": number, "pid": os.getpid()}
-            typer.echo(msgspec.json.encode(ready | {"version": __version__}).decode())
+            print_line(msgspec.json.encode(ready | {"version": __version__}))
         else:
             place = host_port(at, number)
             notices.print(f"node {name} waits for its gateway on {place}", soft_wrap=True)

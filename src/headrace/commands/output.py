@@ -1,8 +1,10 @@
 """How every command speaks: tables for people, JSON for programs, errors that end with a step."""
 
+import os
 import shlex
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,30 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.domain.base import encode_fraction
+from headrace.domain.errors import SystemLimitError
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """What is written in the block goes to standard output.
+
+    Raises:
+        SystemLimitError: it cannot be written, since its disk is full, say.
+        BrokenPipeError: its reader has gone, as `head` does, of which nothing is to be said.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What it did not take would be tried again at the end of the process, and complained about.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise SystemLimitError(
+            f"standard output cannot be written: {error}\n"
+            "  try       room where it goes, or another place for it (> FILE)"
+        ) from error
 
 
 class Lines(Console):
@@ -26,7 +52,8 @@ class Lines(Console):
     def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
         if all(isinstance(each, str) for each in objects):
             markup = False
-        super().print(*objects, markup=markup, **options)
+        with nullcontext() if self.stderr else standard_output():
+            super().print(*objects, markup=markup, **options)
 
 
 console = Lines()
@@ -38,9 +65,14 @@ notices = Lines(stderr=True)
 
 def print_json(value: Any) -> None:
     """Write one JSON document, indented, to standard output."""
-    encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_fraction), indent=2)
+    print_line(msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_fraction), indent=2))
+
+
+def print_line(json: bytes) -> None:
+    """Write it to standard output as it is."""
     # Flushed here: at exit a full disk would go unnoticed. Without a standard output, to nobody.
-    typer.echo(encoded.decode())
+    with standard_output():
+        typer.echo(json.decode())
 
 
 @contextmanager

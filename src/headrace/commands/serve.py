@@ -289,6 +289,7 @@ def serve(
     from headrace.commands import event_loop
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
+    from headrace.commands.output import print_line
     from headrace.commands.ready import print_ready
     from headrace.commands.rehearse import check_not_kept, rehearse_before_ready
     from headrace.commands.serve_checks import (
@@ -359,10 +360,8 @@ def serve(
         if json:
             token_file = None if token_path is None else str(token_path)
             ready = {"ready": True, "url": url, "token_file": token_file}
-            line = msgspec.json.encode(
-                ready | {"admin_socket": admin_address, "grpc_url": grpc_url}
-            )
-            typer.echo(line.decode())
+            ready |= {"admin_socket": admin_address, "grpc_url": grpc_url}
+            print_line(msgspec.json.encode(ready))
         else:
             apps = () if functions is None else tuple(app.name for app in functions.apps)
             shown = levels_by_model(levels, served.profiles)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.commands.output import console
+from headrace.commands.output import console, print_line
 from headrace.commands.values import given
 from headrace.domain.base import host_port
 from headrace.domain.errors import DocumentError
@@ -60,7 +60,7 @@ def serve_on_ray(
     def on_ready(said: Mapping[str, Any], on_ray: "ServedOnRay") -> None:
         if json:
             nodes = {name: agent.node.name for name, agent in on_ray.agents.items()}
-            typer.echo(msgspec.json.encode({**said, "nodes": nodes}).decode())
+            print_line(msgspec.json.encode({**said, "nodes": nodes}))
             return
         _print_nodes(served.plan, on_ray)
         urls = [url for url in (said["url"], said.get("grpc_url")) if url]
