@@ -1,5 +1,6 @@
 """Of a model with all devices to itself, the SLO that a refusal names is enough; less is not."""
 
+import random
 import re
 from fractions import Fraction
 
@@ -47,11 +48,7 @@ def problems(draw: st.DrawFn, planner: str) -> Problem:
     )
 
 
-@pytest.mark.parametrize("planner", NAMED_TO_US)
-@given(data=st.data())
-def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.DataObject) -> None:
-    problem = data.draw(problems(planner))
-
+def assert_enough_and_no_less_is(problem: Problem) -> None:
     def planned(slo_us: int) -> bool:
         demands = (replace(problem.demands[0], slo_us=slo_us),)
         return solve(replace(problem, demands=demands)).plan is not None
@@ -63,5 +60,50 @@ def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.
     named_us = round(1_000 * float(found[1] or found[2]))
 
     assert planned(named_us), refusal
-    less_us = named_us - NAMED_TO_US[planner]
+    less_us = named_us - NAMED_TO_US[problem.options.planner]
     assert less_us <= 0 or not planned(less_us), refusal
+
+
+@pytest.mark.parametrize("planner", NAMED_TO_US)
+@given(data=st.data())
+def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.DataObject) -> None:
+    assert_enough_and_no_less_is(data.draw(problems(planner)))
+
+
+@pytest.mark.parametrize("shares", [(Fraction(1),), (Fraction(1), Fraction(1, 2))])
+def test_it_counts_stages_that_have_to_share_the_one_device_that_suits_them(
+    shares: tuple[Fraction, ...],
+) -> None:
+    """One device each of two types; each block is faster on one of them."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        profile = make_profile(
+            blocks=3, devices={"a": 1.0, "b": 0.5}, max_batch=1, shares=shares, seed=seed
+        )
+        times = []
+        for each in profile.block_times:
+            factors = [rng.choice([0.2, 1.0, 3.0]) for _ in range(3)]
+            times.append(
+                replace(
+                    each,
+                    p50_us=_times(each.p50_us, factors),
+                    p99_us=_times(each.p99_us, factors),
+                )
+            )
+        assert_enough_and_no_less_is(
+            make_problem(
+                [replace(profile, block_times=tuple(times))],
+                cluster=make_cluster(
+                    {"on-a": {"a": 1}, "on-b": {"b": 1}}, shares=shares, gbps=None
+                ),
+                rates=HARDLY_ANY,
+                slo_us=1,
+                options=PlanOptions(planner="shares", margin=0.0, max_stages=3, max_batch=1),
+            )
+        )
+
+
+def _times(rows: tuple[tuple[int, ...], ...], factors: list[float]) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(round(us * factor) for us in row) for row, factor in zip(rows, factors, strict=True)
+    )

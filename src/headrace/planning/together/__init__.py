@@ -22,6 +22,7 @@ this search is asked for multiples of the weights (`planner`).
 
     steps       chains of a problem, and what their batches take of parts
     cuts        ways to cut a model, with the least that each takes
+    least_cut   the shortest that a model in stages takes, for refusals
     budgets     the search over budgets
     assembly    back to a plan
     cheapest    which models are cut; the least price, with its bound; refusals

@@ -7,7 +7,7 @@ that part, D <= b n / rate, so that a pipeline's pools are one slot each.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, islice, pairwise, product
 
 from msgspec.structs import replace as changed
 
@@ -34,6 +34,14 @@ class Way:
     """Of a batch, from each stage but the last to the next."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Stages of a model, and what its tensors take between them."""
+
+    steps: tuple[Step, ...]
+    transfers_us: int
+
+
 def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
     """All that may keep the SLO, cheapest first.
 
@@ -53,21 +61,15 @@ def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
     return found
 
 
-def least_cut_us(costs: Costs, demand: Demand, *, max_stages: int) -> int:
-    """The shortest waits, batches of 1 and transfers of the model in stages, however few requests
-    there are; NEVER_US: no parts run such stages, or there are more than CUTS_MAX ways."""
+def fewest_requests(costs: Costs, demand: Demand, *, max_stages: int) -> Iterator[Cut]:
+    """All ways with batches of 1, however few requests there are, up to CUTS_MAX."""
     few = changed(demand, rate_rps=LEAST_RATE_RPS)
-    least_us = NEVER_US
     blocks = costs.tables(demand.model).block_count
-    for number, places in enumerate(_places(blocks, costs.devices, max_stages)):
-        if number > CUTS_MAX:
-            return NEVER_US
-        steps = _chain(few, places, 1, 1, 0, 0).steps
+    for places in islice(_places(blocks, costs.devices, max_stages), CUTS_MAX):
         transfers = (
             costs.transfer_us(demand.model, 1, one, after) for one, after in pairwise(places)
         )
-        least_us = min(least_us, sum(map(costs.least_us, steps)) + sum(transfers))
-    return min(least_us, NEVER_US)
+        yield Cut(steps=_chain(few, places, 1, 1, 0, 0).steps, transfers_us=sum(transfers))
 
 
 def _places(blocks: int, devices: Sequence[str], max_stages: int) -> Iterator[tuple[Place, ...]]:

@@ -16,7 +16,8 @@ from headrace.planning.shares.planner import pricing_of
 from headrace.planning.shares.search import most
 from headrace.planning.shares.workload import Workload
 from headrace.planning.together.budgets import BudgetSearch
-from headrace.planning.together.cuts import Way, least_cut_us
+from headrace.planning.together.cuts import Way
+from headrace.planning.together.least_cut import least_cut_us
 from headrace.planning.together.steps import Chain, Costs, model_chain
 
 PRECISION = 1e-3
