@@ -74,8 +74,9 @@ def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.
 def test_it_counts_stages_that_have_to_share_the_one_device_that_suits_them(
     shares: tuple[Fraction, ...],
 ) -> None:
-    """One device each of two types; each block is faster on one of them."""
-    for seed in range(20):
+    """One device each of two types; each block is faster on one of them. Counted as if alone,
+    stages of all these were told too little."""
+    for seed in (1, 3, 6, 10):
         rng = random.Random(seed)
         profile = make_profile(
             blocks=3, devices={"a": 1.0, "b": 0.5}, max_batch=1, shares=shares, seed=seed
