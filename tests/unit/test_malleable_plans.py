@@ -259,6 +259,15 @@ def test_a_problem_file_says_items_as_a_number_or_as_a_distribution(tmp_path: Pa
         assert len(deployment.depths) == 3
 
 
+def test_a_core_on_a_node_that_is_not_there_is_found_and_no_crash() -> None:
+    problem = problem_of(make_profile("m", devices={"cpu": 1.0}), nodes={"n0": {"cpu": 4}})
+    plan = planned(problem)
+    first, *others = plan.slots
+    elsewhere = replace(plan, slots=(replace(first, node="n9"), *others))
+
+    assert "place" in {found.check for found in verify(elsewhere, problem.profiles)}
+
+
 def test_the_command_plans_explains_and_overrides_the_file(tmp_path: Path) -> None:
     write_document(on_a(), tmp_path / "m.profile.json")
     (tmp_path / "problem.yaml").write_text(

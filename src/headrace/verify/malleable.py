@@ -172,7 +172,7 @@ def _check_memory(case: Case) -> None:
     copies: dict[tuple[str, str, str], int] = defaultdict(int)
     for (node, device, index, share), count in slots.items():
         if is_cores(device):
-            place = (node, device, f"all {case.nodes[node].devices.get(device, 0)}")
+            place = (node, device, f"all {_there(case, node, device)}")
             copies[place] = max(copies[place], needed[device, share])
         else:
             copies[node, device, f"{index}"] += count * needed[device, share]
@@ -180,9 +180,15 @@ def _check_memory(case: Case) -> None:
         kind = case.types.get(device)
         if kind is None or kind.memory_bytes is None:
             continue
-        shared = case.nodes[node].devices.get(device, 0) if is_cores(device) else 1
+        shared = _there(case, node, device) if is_cores(device) else 1
         what = "weights (bytes) of all that its slots may be asked to run"
         case.limit("memory", f"{node}/{device}-{which}", what, held, shared * kind.memory_bytes)
+
+
+def _there(case: Case, node: str, device: str) -> int:
+    """Devices of this type; none of a node that is not there, which is reported."""
+    found = case.nodes.get(node)
+    return 0 if found is None else found.devices.get(device, 0)
 
 
 def _weights(case: Case) -> dict[Kind, int]:

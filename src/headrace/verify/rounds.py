@@ -36,10 +36,10 @@ def has_turns(case: Case, pipeline: Pipeline) -> bool:
 def check_turn(case: Case, pipeline: Pipeline, load: MachineLoad, behind_rps: float) -> float:
     """One entry by itself. Returns its recomputed price, in proportion."""
     where, stage = pipeline.name, pipeline.stages[0]
-    slot = case.slots[stage.pool[0]]
-    duty_us = slot.duty_us or 0
+    slot = case.slots.get(stage.pool[0])
+    duty_us = (slot.duty_us if slot else None) or 0
     if len(stage.pool) != 1 or duty_us < 1:
-        found = f"{len(stage.pool)} slots, duty cycle {slot.duty_us} us"
+        found = f"{len(stage.pool)} slots, duty cycle {duty_us} us"
         case.report("duty", where, "a turn", "one slot, with a duty cycle", found)
         return 0.0
     rate_rps, part = 1e6 * pipeline.batch_size / duty_us, stage.latency_us / duty_us
