@@ -162,12 +162,36 @@ def test_a_malformed_file_is_refused_with_its_line(
     assert f"{path}:{line}:" in str(refusal.value)
 
 
-def test_a_file_without_models_cannot_feed_several(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "line", "advice"),
+    [
+        ("1\n", 1, "a header `at_s,model`, and names; or all for one of them, with --model a"),
+        ("at_us\n1\n", 2, "a header `at_s,model`"),
+        ("at_us,model\n1,a\n2,\n", 3, "a name in every line"),
+    ],
+)
+def test_a_file_without_models_cannot_feed_several(
+    tmp_path: Path, content: str, line: int, advice: str
+) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("at_us\n1\n")
+    path.write_text(content)
 
-    with pytest.raises(DocumentError, match="not one of a, b"):
+    with pytest.raises(DocumentError, match="not of which model, and there are a, b") as refusal:
         from_file(path, ["a", "b"])
+
+    assert f"{path}:{line}:" in str(refusal.value)
+    assert advice in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", ["0.1\n0.2\n0.3\n", "at_s\n0.1\n", "rps\n5\n7\n"])
+def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path, content: str) -> None:
+    plain, marked = tmp_path / "plain.txt", tmp_path / "marked.txt"
+    plain.write_text(content, encoding="utf-8")
+    marked.write_text(content, encoding="utf-8-sig")
+
+    read = [arrivals_for(str(path), {"m": 0.0}, 3.0, seed=1) for path in (plain, marked)]
+
+    assert read[0] == read[1]
 
 
 def test_a_missing_or_binary_file_is_refused_by_name(tmp_path: Path) -> None:

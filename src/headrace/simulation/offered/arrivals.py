@@ -151,7 +151,7 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
     """
     try:
         opened = open_regular(path, MAX_FILE_BYTES)
-        with TextIOWrapper(opened, encoding="utf-8", newline="") as file:
+        with TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             return list(_parsed(_lines(file, path), path, models))
     except OSError as error:
         raise DocumentError(
@@ -231,6 +231,12 @@ def _arrival(cells: Mapping[str, str], models: Sequence[str], where: str) -> Arr
     model = cells.get("model", "")
     if not model and len(models) == 1:
         model = models[0]
+    if not model:
+        named = "a name in every line" if "model" in cells else "a header `at_s,model`, and names"
+        raise DocumentError(
+            f"{where}: says not of which model, and there are {', '.join(models)}\n"
+            f"  try       {named}; or all for one of them, with --model {models[0]}"
+        )
     if not is_name(model) or model not in models:
         raise DocumentError(f"{where}: model {model!r} is not one of {', '.join(models)}")
     timeout_us = None

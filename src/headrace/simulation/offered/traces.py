@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         file: IO[bytes] = opened.enter_context(open_regular(path, MAX_TRACE_BYTES))
         if path.suffix == ".gz":
             file = cast(IO[bytes], opened.enter_context(gzip.GzipFile(fileobj=file)))
-        yield opened.enter_context(TextIOWrapper(file, encoding="utf-8", newline=""))
+        yield opened.enter_context(TextIOWrapper(file, encoding="utf-8-sig", newline=""))
 
 
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
