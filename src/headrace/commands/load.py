@@ -65,9 +65,9 @@ def load(
         str,
         typer.Option(
             metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
-            help="When to send; gamma and mmpp are bursty, as in `headrace simulate`. FILE: one"
-            " instant in seconds per line, or columns at_us or at_s, model, timeout_ms, priority,"
-            " or a trace, as in `headrace simulate`; stretched to --rps if given.",
+            help="When to send; gamma and mmpp are bursty, as in `headrace simulate`. FILE: of one"
+            " model, an instant in seconds per line; or columns at_us or at_s, model, timeout_ms,"
+            " priority, or a trace, as in `headrace simulate`; stretched to --rps if given.",
         ),
     ] = "poisson",
     seed: Annotated[

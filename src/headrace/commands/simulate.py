@@ -55,9 +55,9 @@ ArrivalsOption = Annotated[
         metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
         help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
         " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
-        " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
-        " timeout_ms, priority, sizes, items; or a trace: MAF 2019, MAF 2021, or requests per"
-        " second, blanks or line ends between, at least two on the first line, or below a line"
+        " rate (2). FILE: of one model, an instant in seconds per line; or columns at_us or at_s,"
+        " model, timeout_ms, priority, sizes, items; or a trace: MAF 2019, MAF 2021, or requests"
+        " per second, blanks or line ends between, at least two on the first line, or below a line"
         " `rps`. Stretched to the rate if one is given.",
     ),
 ]

@@ -20,7 +20,8 @@ JobsOption = Annotated[
         "--jobs",
         min=1,
         max=JOBS_MAX,
-        help="Simulate on so many processes; the result is the same with any number.",
+        help="Simulate on so many processes, which take seconds to start; the result is the same"
+        " with any number, unless a time limit ends the search.",
     ),
 ]
 ClusterOption = Annotated[
