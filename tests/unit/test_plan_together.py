@@ -14,10 +14,12 @@ from headrace.catalog.documents import read_plan, read_problem
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.commands.offer import offers_of
 from headrace.dispatch.policies import policy_for
-from headrace.domain.app import App
+from headrace.domain.app import App, FanOut, Module
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Problem
 from headrace.planning import solve
+from headrace.planning.together.refusal import refuse_chains
+from headrace.planning.together.steps import Costs
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
@@ -184,6 +186,24 @@ def test_of_rates_that_are_too_high_a_part_is_named_that_is_then_planned(
 
     assert less.plan is not None
     assert verify(less.plan, problem.profiles) == []
+
+
+def test_of_calls_that_come_at_once_the_rates_named_are_said_to_be_for_equal_gaps(
+    problem: Problem,
+) -> None:
+    """A plan for them may be late, and is then refused."""
+    app = problem.apps[0]
+    first = replace(app.modules[0], fan_out=FanOut(mean=0.7, distribution="geometric"))
+    one_each = [replace(module, fan_out=FanOut()) for module in app.modules]
+
+    def refusal(*modules: Module) -> str:
+        asked = replace(problem, apps=(replace(app, modules=modules),))
+        return refuse_chains(Costs(asked), asked, "0.5", None, proven=True)
+
+    assert "gaps" not in refusal(*one_each)
+    said = refusal(first, *one_each[1:])
+    assert re.search(r"0.5 times as much, with .*, calls at equal gaps\n", said)
+    assert "rates of 0.5 times these, or less, as calls of one request come at once" in said
 
 
 def test_a_model_of_the_least_rate_there_is_may_be_cut(problem: Problem) -> None:

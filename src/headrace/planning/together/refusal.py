@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from headrace.domain.apart import apart, ms_apart, ms_enough
+from headrace.domain.app import App
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import NEVER_US, budget_us
@@ -147,12 +148,23 @@ def refuse_chains(
             f"  try    more devices, lower rates{more} or longer SLOs{longer}"
         )
     together = ", ".join(f"{part_of(rate, part)} rps of {name}" for name, rate in rates)
+    even, less = (
+        (", calls at equal gaps", ", or less, as calls of one request come at once")
+        if any(map(_makes_several_calls, problem.apps))
+        else ("", "")
+    )
     return (
         f"{said}\n"
         f"  needs  {asked}\n"
-        f"  has    {together} at once, {part} times as much, with {has}\n"
-        f"  try    rates of {part} times these, or more devices{longer}"
+        f"  has    {together} at once, {part} times as much, with {has}{even}\n"
+        f"  try    rates of {part} times these{less}, or more devices{longer}"
     )
+
+
+def _makes_several_calls(app: App) -> bool:
+    """Whether some request may call a module more than once."""
+    fan_outs = [module.fan_out for module in app.modules]
+    return any(each.mean > 1 or each.distribution != "fixed" for each in fan_outs)
 
 
 def carried_part(
