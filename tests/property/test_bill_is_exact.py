@@ -11,7 +11,7 @@ import pytest
 
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import BillCase
-from headrace.planning.apps.bill.search import LeastBill, least_devices_bill
+from headrace.planning.apps.bill.search import MODULES_MAX, LeastBill, least_devices_bill
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 
 MACHINES_MAX = 4
@@ -31,9 +31,12 @@ Stack = tuple[float, float, list[tuple[Candidate, int]]]
 """Price, throughput, and machines of each candidate, best ranked first."""
 
 
-def search(cases: Sequence[AppCase], *, sharing: bool = True) -> LeastBill:
+def search(
+    cases: Sequence[AppCase], *, sharing: bool = True, tenants_max: int | None = None
+) -> LeastBill:
     ends_at = time.perf_counter() + 60
-    return least_devices_bill(BillCase.of(cases), MOST, ends_at, sharing=sharing)
+    case = BillCase.of(cases, tenants_max=tenants_max)
+    return least_devices_bill(case, MOST, ends_at, sharing=sharing)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -45,6 +48,20 @@ def test_the_bill_is_what_brute_force_finds(seed: int) -> None:
 
     tried = cheapest_by_trying([case])
     assert found.bill == pytest.approx(tried, rel=1e-6)
+    assert found.proven
+
+
+@pytest.mark.parametrize("tenants_max", [1, 2])
+@pytest.mark.parametrize("seed", range(30))
+def test_with_few_tenants_on_a_device_the_bill_is_what_brute_force_finds(
+    seed: int, tenants_max: int
+) -> None:
+    rng = random.Random(3000 + seed)
+    case = random_app(rng, "app", GRAPHS[seed % len(GRAPHS)])
+
+    found = search([case], tenants_max=tenants_max)
+
+    assert found.bill == pytest.approx(cheapest_by_trying([case], tenants_max), rel=1e-6)
     assert found.proven
 
 
@@ -121,7 +138,7 @@ def random_app(rng: random.Random, name: str, before: tuple[tuple[int, ...], ...
     return AppCase(name=name, budget_us=budget_us, modules=tuple(modules), before=before)
 
 
-def cheapest_by_trying(cases: Sequence[AppCase]) -> float:
+def cheapest_by_trying(cases: Sequence[AppCase], tenants_max: int = MODULES_MAX) -> float:
     """Every way to share, every batch of every turn, every stack of machines."""
     modules = [(a, m) for a, case in enumerate(cases) for m in range(len(case.modules))]
     stacks = {
@@ -131,6 +148,8 @@ def cheapest_by_trying(cases: Sequence[AppCase]) -> float:
     best = math.inf
     for grouping in partitions(modules):
         shared = [group for group in grouping if len(group) > 1]
+        if any(len(group) > tenants_max for group in shared):
+            continue
         options = [list(all_rounds(cases, group)) for group in shared]
         for rounds in itertools.product(*options):
             spent = sum(price for price, _ in rounds)

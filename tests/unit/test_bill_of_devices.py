@@ -15,7 +15,7 @@ from headrace.cli import app as cli
 from headrace.domain.app import App, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Plan, Slot
 from headrace.domain.problem import Problem, ProfileRef
 from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
@@ -187,6 +187,39 @@ def test_eight_small_models_share_one_device() -> None:
 
     (slot,) = plan.slots
     assert len({tenant.model for tenant in slot.tenants}) == 8
+
+
+@pytest.mark.parametrize("tenants_max", [1, 2])
+def test_no_more_modules_take_turns_on_a_device_than_may(tenants_max: int) -> None:
+    problem = make_app_problem(rate_rps=20)
+    free = planned(problem)
+    assert any(len(modules_on(free, slot)) > tenants_max for slot in free.slots)
+    asked = replace(problem, options=replace(problem.options, max_tenants=tenants_max))
+
+    plan = planned(asked)
+
+    assert max(len(modules_on(plan, slot)) for slot in plan.slots) == tenants_max
+    assert plan.objective > free.objective
+    assert plan.stopped == "optimal"
+    assert "tenants" in {
+        found.check for found in verify(replace(free, options=plan.options), problem.profiles)
+    }
+
+
+def test_a_refusal_says_how_many_modules_may_take_turns() -> None:
+    problem = make_app_problem(rate_rps=20, devices=ONE_T4)
+    assert solve(billed(problem)).plan is not None
+    alone = replace(problem, options=replace(problem.options, max_tenants=1))
+
+    refusal = solve(billed(alone)).refusal or ""
+
+    assert ", at most 1 modules on one (max_tenants)" in refusal
+    assert "a larger max_tenants" in refusal
+
+
+def modules_on(plan: Plan, slot: Slot) -> set[str]:
+    names = {p.name: d.name for d in plan.deployments for p in d.pipelines}
+    return {names[tenant.pipeline] for tenant in slot.tenants}
 
 
 def test_planners_that_know_no_whole_devices_say_so() -> None:

@@ -149,3 +149,26 @@ def test_ways_that_weigh_too_much_are_looked_at_no_longer_than_there_is_time() -
 
     assert Cheapest(heavy, Deadline(60.0)).any().bound == inf
     assert Cheapest(heavy, Deadline(0.0)).any().bound < inf
+
+
+def test_a_part_of_the_links_is_of_a_model_in_stages_too() -> None:
+    """No device holds the model; its stages' turns carry more than the link between them may."""
+    (model,) = (profile_of("two", 1_000, (60, 50)),)
+    crossing = tuple(replace(block, cut_bytes=300_000) for block in model.blocks)
+    problem = together_problem(
+        [replace(model, blocks=crossing)],
+        cluster_of({"g": 1}, {"g": 2.5}, 80 * MEGABYTE, nodes=2, gbps=1.0),
+        models={"two": (200_000, 50.0)},
+        objective="max-min",
+    )
+    asked = replace(problem, options=replace(problem.options, link_parts={"two": 0.25}))
+    plan = solve(asked).plan
+    assert plan is not None
+
+    assert verify(plan, problem.profiles) == []
+    link_rps = 1e9 / 8 / 300_000
+    assert 50 <= plan.deployments[0].throughput_rps <= 0.25 * link_rps
+
+    narrow = replace(problem.options, link_parts={"two": 0.1})
+    refused = solve(replace(problem, options=narrow))
+    assert (refused.plan, refused.stopped) == (None, "infeasible")

@@ -143,7 +143,8 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     max_batch: int | None = None
     """Default: as large as profiled."""
     max_tenants: int | None = None
-    """Of shared slots: models that take turns on one. Default: as many as have time and memory."""
+    """Of shared slots: models or modules that take turns on one. Default: as many as have time and
+    memory."""
     partition: Partition | None = None
     """Of malleable plans: exact (the default), or shisha, the heuristic."""
     max_depth: int | None = None

@@ -88,7 +88,10 @@ MaxStagesOption = Annotated[int | None, typer.Option(help="Most stages of a pipe
 MaxBatchOption = Annotated[int | None, typer.Option(help="Largest batch size to plan with.")]
 MaxTenantsOption = Annotated[
     int | None,
-    typer.Option(help="Shared devices: how many models may take turns on one part of a device."),
+    typer.Option(
+        help="Shared devices: how many models, or modules of apps, may take turns on one part of a"
+        " device."
+    ),
 ]
 PartitionOption = Annotated[
     str | None,

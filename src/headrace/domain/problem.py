@@ -198,7 +198,7 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     max_batch: int | None = None
     """None: as large as profiled."""
     max_tenants: int | None = None
-    """Models that take turns on one slot; None: as many as have time and memory."""
+    """Models or modules that take turns on one slot; None: as many as have time and memory."""
     partition: Partition = "exact"
     """Of malleable plans."""
     max_depth: int | None = None
@@ -238,7 +238,9 @@ class PlanOptions(Record, frozen=True, kw_only=True):
         if not 1 <= self.min_stages <= self.max_stages:
             raise DocumentError(
                 f"options: needs 1 <= min_stages <= max_stages,"
-                f" got {self.min_stages} and {self.max_stages}"
+                f" got {self.min_stages} and {self.max_stages}\n"
+                "  try    both of them, for max_stages is 3 where it is not stated; of apps"
+                " neither, whose modules run whole"
             )
         if self.max_batch is not None and self.max_batch < 1:
             raise DocumentError(f"options: max_batch {self.max_batch} must be at least 1")

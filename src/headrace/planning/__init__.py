@@ -1,6 +1,7 @@
 """Problem -> PlanResult. One module per technique, baselines beside them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 
 from msgspec.structs import replace
@@ -16,6 +17,9 @@ Planner = Callable[[Problem], PlanResult]
 
 PROVISIONED = "provisioned"
 """The planner of more models than memory."""
+
+MALLEABLE = "malleable"
+"""The planner of requests of many items."""
 
 
 def _planner(module: str, function: str, *arguments: str) -> Planner:
@@ -40,7 +44,7 @@ PLANNERS: dict[str, Planner] = {
     "self-tuning": _planner("baselines.guided", "plan_self_tuning"),
     "ideal": _planner("baselines.every_split", "plan_every_split"),
     PROVISIONED: _planner("provisioning.many", "plan_provisioned"),
-    "malleable": _planner("depths.planner", "plan_malleable"),
+    MALLEABLE: _planner("depths.planner", "plan_malleable"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
@@ -54,17 +58,54 @@ COUNT_DEVICES = frozenset(
 """Planners that share devices, and may be asked for the fewest."""
 
 
-OF_PIPELINES = {
-    "min_stages": "leave it out",
-    "max_stages": "max_depth",
-    "max_batch": "item_batch",
-    "max_tenants": "leave it out: every model may run on every slot",
-}
-OF_DEPTHS = dict.fromkeys(
-    ("partition", "max_depth", "max_items", "item_batch", "move_ms"),
-    "`--planner malleable`, or leave it out",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Options that some planners do not know: refused where they are stated, for a plan by another
+    meaning of them would fail its verification, or pass for what was asked."""
+
+    planners: Collection[str]
+    because: str
+    """Follows the option's name."""
+    instead: Mapping[str, str]
+    """Option -> what to do."""
+
+
+FOREIGN = (
+    Foreign(
+        planners={MALLEABLE},
+        because="is of pipelines, and malleable plans have depths",
+        instead={
+            "min_stages": "leave it out",
+            "max_stages": "max_depth",
+            "max_batch": "item_batch",
+            "max_tenants": "leave it out: every model may run on every slot",
+            "link_parts": "leave it out: what links carry is not planned for",
+        },
+    ),
+    Foreign(
+        planners=PLANNERS.keys() - {MALLEABLE},
+        because="is of malleable plans",
+        instead=dict.fromkeys(
+            ("partition", "max_depth", "max_items", "item_batch", "move_ms"),
+            f"`--planner {MALLEABLE}`, or leave it out",
+        ),
+    ),
+    Foreign(
+        planners=(COUNT_DEVICES - {TOGETHER}) | set(APP_PLANNERS),
+        because="is of models that are cut, and this planner runs them whole",
+        instead={"min_stages": "leave it out"},
+    ),
+    Foreign(
+        planners={TOGETHER},
+        because="is of models that are always cut, and here only those are that no part runs whole",
+        instead={"min_stages": "leave it out"},
+    ),
+    Foreign(
+        planners={PROVISIONED},
+        because="is of models that stay on their slots, and here they come and go",
+        instead={"max_tenants": "leave it out: every model may run on every slot of its type"},
+    ),
 )
-"""Options that only the others' plans know: name -> what to do."""
 
 
 def solve(problem: Problem, *, advise: bool = True) -> PlanResult:
@@ -101,7 +142,7 @@ def solve(problem: Problem, *, advise: bool = True) -> PlanResult:
             f"  try       leave it out; `--planner {TOGETHER} --objective least-cost` plans models"
             " for the price of the whole devices used"
         )
-    _refuse_items(problem)
+    _refuse_foreign(problem)
     counts = problem.options.planner in COUNT_DEVICES
     if problem.options.objective == "least-devices" and not counts:
         raise DocumentError(
@@ -124,24 +165,21 @@ def solve(problem: Problem, *, advise: bool = True) -> PlanResult:
     return result
 
 
-def _refuse_items(problem: Problem) -> None:
+def _refuse_foreign(problem: Problem) -> None:
     """
     Raises:
-        DocumentError: requests have many items, or depths are asked for, which only malleable plans
-            are for; or pipelines are asked for, which they do not have.
+        DocumentError: an option is stated that the planner does not know; or requests have many
+            items, which only malleable plans are for.
     """
     options, usual = problem.options, PlanOptions()
-    malleable = options.planner == "malleable"
-    foreign = OF_PIPELINES if malleable else OF_DEPTHS
-    given = [name for name in foreign if getattr(options, name) != getattr(usual, name)]
-    if given:
-        instead = foreign[given[0]]
-        raise DocumentError(
-            f"planner {options.planner!r}: {given[0]} is of"
-            f" {'pipelines, and malleable plans have depths' if malleable else 'malleable plans'}"
-            f"\n  try    {instead}"
-        )
-    for demand in () if malleable else problem.demands:
+    for foreign in FOREIGN:
+        for name, instead in foreign.instead.items():
+            stated = getattr(options, name) != getattr(usual, name)
+            if stated and options.planner in foreign.planners:
+                raise DocumentError(
+                    f"planner {options.planner!r}: {name} {foreign.because}\n  try    {instead}"
+                )
+    for demand in () if options.planner == MALLEABLE else problem.demands:
         if demand.items != Items():
             raise DocumentError(
                 f"planner {options.planner!r}: answers items one by one, and requests of"

@@ -232,8 +232,8 @@ def _check_tenants(case: Case) -> None:
     for slot in case.plan.slots:
         times = Counter(map(_label, slot.tenants))
         most = case.plan.options.max_tenants
-        if most is not None and len(slot.tenants) > most:
-            case.report("tenants", f"slot {slot.name}", "models in turns", len(slot.tenants), most)
+        if most is not None and (taking := _in_turns(case, slot)) > most:
+            case.report("tenants", f"slot {slot.name}", "models in turns", taking, most)
         for tenant in slot.tenants:
             stage = case.stage_of(tenant)
             once = times[_label(tenant)] == 1
@@ -253,6 +253,13 @@ def _check_tenants(case: Case) -> None:
                 if held is not None and label not in listed:
                     what, found = f"slot {name!r} of its pool does not list it", ", ".join(listed)
                     case.report("tenants", label, what, label, found or "no tenant")
+
+
+def _in_turns(case: Case, slot: Slot) -> int:
+    """Models, stages or modules that take turns on a slot; one that has several batches in every
+    cycle, each a pipeline of its own, is one."""
+    named = ((case.pipeline_of(t.model, t.pipeline), t) for t in slot.tenants)
+    return len({(found.deployment.name if found else _label(t), t.stage) for found, t in named})
 
 
 def _label(tenant: Tenant) -> str:

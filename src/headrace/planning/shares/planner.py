@@ -53,8 +53,8 @@ def plan_shares(problem: Problem) -> PlanResult:
     """The best plan in which models share devices, in space and in turns, with its proof.
 
     Raises:
-        DocumentError: an objective that sharing does not know, more than one stage asked for, or
-            rates or prices that the objective needs are missing.
+        DocumentError: an objective that sharing does not know, or rates or prices that the
+            objective needs are missing.
     """
     deadline = Deadline(SEARCH_PART * problem.options.time_limit_s)
     _check(problem)
@@ -367,10 +367,6 @@ def _check(problem: Problem) -> None:
         raise DocumentError(
             f"objective least-devices: every demand needs a rate_rps; missing for"
             f" {', '.join(rateless)}"
-        )
-    if problem.options.min_stages > 1:
-        raise DocumentError(
-            f"planner shares: runs whole models, and min_stages is {problem.options.min_stages}"
         )
 
 

@@ -356,8 +356,3 @@ def _check(problem: Problem) -> None:
             f"objective {options.objective}: every demand needs a rate_rps; missing for"
             f" {', '.join(rateless)}"
         )
-    if options.min_stages > 1:
-        raise DocumentError(
-            "planner shares: cuts a model only where no part runs it whole, and min_stages is"
-            f" {options.min_stages}"
-        )

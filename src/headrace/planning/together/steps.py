@@ -147,7 +147,7 @@ class Costs:
             options=changed(
                 self.problem.options,
                 margin=0.0,
-                # Budgets count with them, and they name models, not steps.
+                # Budgets and `link_rps` count with them, and they name models, not steps.
                 model_margins={},
                 carried_parts={},
                 link_parts={},
@@ -203,12 +203,13 @@ class Costs:
         return int(tables.transfer_us[batch - 1, a, b, one[1]])
 
     def link_rps(self, model: str, device: str, share: Fraction, blocks: tuple[int, int]) -> float:
-        """What the link of one slot carries of a stage."""
+        """What the link of one slot carries of a stage; the part that its model is to use."""
         known = model, device, share
         if known not in self._links:
             profile, cluster = self.problem.profiles[model], self.problem.cluster
             self._links[known] = link_limits_rps(profile, cluster, device, share)
-        return float(self._links[known][blocks])
+        part = self.problem.options.link_parts.get(model, 1.0)
+        return part * float(self._links[known][blocks])
 
     def weights_bytes(self, step: Step) -> int:
         """Of its blocks, once."""

@@ -98,6 +98,8 @@ class BillCase:
     turn_us: dict[tuple[int, int], tuple[int, ...]]
     """What each of these takes of a duty cycle."""
     tables: Tables
+    tenants_max: int | None = None
+    """Modules that may take turns on one slot; None: any number."""
 
     @classmethod
     def of(
@@ -107,6 +109,7 @@ class BillCase:
         memory_bytes: Mapping[str, int] | None = None,
         turn_us: TurnOf | None = None,
         gap_us: Sequence[int] | None = None,
+        tenants_max: int | None = None,
     ) -> "BillCase":
         """
         Args:
@@ -162,6 +165,7 @@ class BillCase:
             in_turns=in_turns,
             turn_us=taken,
             tables=tables,
+            tenants_max=tenants_max,
         )
 
     def __len__(self) -> int:

@@ -59,6 +59,7 @@ def bill_case(
             else 0
             for module, app in modules
         ],
+        tenants_max=problem.options.max_tenants,
     )
 
 

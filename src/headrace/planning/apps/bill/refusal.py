@@ -81,6 +81,10 @@ class Refusal:
         needs = [text for text in (devices, slos) if text]
         advice = [f"{devices} under `cluster.nodes`"] if devices else []
         advice.append(slos or "a longer SLO")
+        limit = problem.options.max_tenants
+        turns = f", at most {limit} modules on one (max_tenants)" if limit else ""
+        if limit and not slow:
+            advice.append("a larger max_tenants")
         if not slow:
             advice.append("a lower rate")
         if self.limit.passed:
@@ -89,7 +93,7 @@ class Refusal:
             f"{head}\n"
             f"  {'needs ' if self.certain or not needs else 'enough'}    "
             f"{' or '.join(needs) or 'more devices, or longer SLOs'}\n"
-            f"  has       {_of_each(stock)}, {slos_text(problem, slow or every)}\n"
+            f"  has       {_of_each(stock)}{turns}, {slos_text(problem, slow or every)}\n"
             f"  try       {_either(advice)}"
         )
 

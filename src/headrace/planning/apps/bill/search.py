@@ -45,12 +45,13 @@ def least_devices_bill(
         ends_at: of `time.perf_counter`.
         sharing: False: every device has one module.
     """
-    tenants = _tenants_max(case) if sharing else 1
+    allowed = min(len(case), case.tenants_max or len(case)) if sharing else 1
+    tenants = min(allowed, _tenants_max(case))
     if len(case) <= MODULES_MAX:
         floor = least_bill(case)
         found = BudgetSearch(case, most, tenants).run(floor, BOXES_MAX, ends_at)
-        # With fewer tenants than modules, the relaxation is what is proven.
-        bound = max(floor, found.bound if tenants >= len(case) or not sharing else 0.0)
+        # With fewer tenants than there may be, the relaxation is what is proven.
+        bound = max(floor, found.bound if tenants == allowed else 0.0)
         return LeastBill(
             modules=found.modules,
             bill=found.bill,

@@ -63,7 +63,7 @@ def answer(
         interference: whether neighbours are counted with, as the problem's document says.
 
     Raises:
-        DocumentError: several device types, a model without a rate, or more than one stage.
+        DocumentError: several device types, or a model without a rate.
     """
     deadline = Deadline(problem.options.time_limit_s)
     options = replace(problem.options, planner=planner, min_stages=1, max_stages=1)
@@ -114,10 +114,6 @@ def _check(problem: Problem, planner: str) -> None:
     if rateless:
         raise DocumentError(
             f"planner {planner}: every model needs a rate_rps; missing for {', '.join(rateless)}"
-        )
-    if problem.options.min_stages > 1:
-        raise DocumentError(
-            f"planner {planner}: runs whole models, and min_stages is {problem.options.min_stages}"
         )
 
 
