@@ -145,7 +145,10 @@ def interfere(
     for said in notes:
         note(said)
     wrote(out)
-    next_step(f"headrace plan problem.yaml   (which names it: interference: [{out.name}])")
+    next_step(
+        "headrace plan problem.yaml --planner shares"
+        f"   (which names it: interference: [{out.name}])"
+    )
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

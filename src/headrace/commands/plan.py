@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json, quoted, working, wrote
-from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations, note_unmeasured
+from headrace.commands.plan_checks import (
+    AUTO,
+    UNIFORM,
+    check_simulations,
+    note_neighbours,
+    note_unmeasured,
+)
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
@@ -221,6 +227,7 @@ def plan(
         move_ms=move_ms,
         time_limit_s=time_limit_s,
     )
+    note_neighbours(asked)
     if asked.options.provision is not None:
         asked = _for_memory(asked)
     if explain:

@@ -29,6 +29,18 @@ def note_unmeasured(problem: "Problem") -> None:
             )
 
 
+def note_neighbours(problem: "Problem") -> None:
+    """Say what a baseline leaves out of what the problem states."""
+    from headrace.planning import IGNORE_NEIGHBOURS, uncounted_neighbours
+
+    planner, device = problem.options.planner, uncounted_neighbours(problem)
+    if device is not None and planner in IGNORE_NEIGHBOURS:
+        note(
+            f"planner {planner!r} does not count what models on parts of one {device!r} cost each"
+            " other, by design: `headrace simulate --interference` shows what comes of it"
+        )
+
+
 def check_simulations(context: "typer.Context") -> None:
     """Refuse options of simulations where none is to be run, and an attainment that is no part.
 

@@ -58,6 +58,17 @@ COUNT_DEVICES = frozenset(
 """Planners that share devices, and may be asked for the fewest."""
 
 
+COUNT_NEIGHBOURS = frozenset({TOGETHER, "gpulet+int"})
+"""Planners that count what models on parts of one device cost each other (the problem's
+`interference`)."""
+
+IGNORE_NEIGHBOURS = frozenset({"gpulet", "sbp", "self-tuning", "ideal"})
+"""Baselines that do not, so that one can see what that costs (decision 0040)."""
+
+LARGEST_SHARE_ONLY = frozenset({"no-partitioning", "dart-r", "sbp", PROVISIONED})
+"""Planners that cut no device whose type may be used whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
     """Options that some planners do not know: refused where they are stated, for a plan by another
@@ -143,6 +154,7 @@ def solve(problem: Problem, *, advise: bool = True) -> PlanResult:
             " for the price of the whole devices used"
         )
     _refuse_foreign(problem)
+    _refuse_neighbours(problem)
     counts = problem.options.planner in COUNT_DEVICES
     if problem.options.objective == "least-devices" and not counts:
         raise DocumentError(
@@ -186,3 +198,34 @@ def _refuse_foreign(problem: Problem) -> None:
                 f" model {demand.model!r} have {demand.items.mean:g} on average\n"
                 "  try    `--planner malleable`, or leave `items` out and count items as requests"
             )
+
+
+def uncounted_neighbours(problem: Problem) -> str | None:
+    """A device type on parts of which models may run side by side, that the problem says slow each
+    other there, and the planner does not count that; None: there is none."""
+    planner, cluster = problem.options.planner, problem.cluster
+    for document in () if planner in COUNT_NEIGHBOURS else problem.interference:
+        kind = cluster.device_type(document.device)
+        largest_only = planner in LARGEST_SHARE_ONLY
+        parts = int(1 / max(kind.shares)) if largest_only else kind.most_parts
+        if parts > 1 and cluster.count(kind.name):
+            return kind.name
+    return None
+
+
+def _refuse_neighbours(problem: Problem) -> None:
+    """
+    Raises:
+        DocumentError: a plan would promise what it does not keep where models are neighbours.
+    """
+    planner = problem.options.planner
+    device = None if planner in IGNORE_NEIGHBOURS else uncounted_neighbours(problem)
+    if device is None:
+        return
+    alone = planner in (MALLEABLE, PROVISIONED)
+    raise DocumentError(
+        f"planner {planner!r}: does not count what models on parts of one device cost each other,"
+        f" as the problem's interference says of a {device!r}\n"
+        f"  try    {'' if alone else f'--planner {TOGETHER}, which does; '}whole devices alone"
+        " (`shares: [1]`); or leave its document out"
+    )
