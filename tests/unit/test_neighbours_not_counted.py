@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from headrace.commands.plan_checks import note_neighbours
+from headrace.commands.plan_checks import note_left_out
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import (
@@ -96,7 +96,7 @@ def test_the_command_says_what_a_baseline_leaves_out(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     for planner, shares in (("gpulet", (WHOLE, HALF)), ("gpulet", (WHOLE,)), ("shares", (HALF,))):
-        note_neighbours(with_neighbours(planner, *shares))
+        note_left_out(with_neighbours(planner, *shares))
 
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("planner 'gpulet' does not count") == 1

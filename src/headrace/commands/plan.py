@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json, quoted, working, wrote
-from headrace.commands.plan_checks import (
-    AUTO,
-    UNIFORM,
-    check_simulations,
-    note_neighbours,
-    note_unmeasured,
-)
+from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations, note_left_out
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
@@ -94,10 +88,7 @@ MaxStagesOption = Annotated[int | None, typer.Option(help="Most stages of a pipe
 MaxBatchOption = Annotated[int | None, typer.Option(help="Largest batch size to plan with.")]
 MaxTenantsOption = Annotated[
     int | None,
-    typer.Option(
-        help="Shared devices: how many models, or modules of apps, may take turns on one part of a"
-        " device."
-    ),
+    typer.Option(help="Shared devices: most models, or modules, that take turns on one part."),
 ]
 PartitionOption = Annotated[
     str | None,
@@ -209,7 +200,6 @@ def plan(
     check_simulations(context)
     read = read_problem(problem, planner)
     check_writable(out, *files_behind(read.profile_refs, problem.parent, read.profiles))
-    note_unmeasured(read)
     asked = _overridden(
         read,
         objective=objective,
@@ -227,7 +217,7 @@ def plan(
         move_ms=move_ms,
         time_limit_s=time_limit_s,
     )
-    note_neighbours(asked)
+    note_left_out(asked)
     if asked.options.provision is not None:
         asked = _for_memory(asked)
     if explain:

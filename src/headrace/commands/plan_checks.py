@@ -18,8 +18,14 @@ AUTO = "auto"
 UNIFORM = "uniform"
 
 
-def note_unmeasured(problem: "Problem") -> None:
-    """Warn of profiles that a plan may promise too much by."""
+def note_left_out(problem: "Problem") -> None:
+    """Warn of what a plan may promise too much by."""
+    _note_unmeasured(problem)
+    _note_neighbours(problem)
+
+
+def _note_unmeasured(problem: "Problem") -> None:
+    """Of profiles."""
     for model, profile in problem.profiles.items():
         if profile.provenance.kind == "measured" and not profile.gateway_us:
             note(
@@ -29,8 +35,8 @@ def note_unmeasured(problem: "Problem") -> None:
             )
 
 
-def note_neighbours(problem: "Problem") -> None:
-    """Say what a baseline leaves out of what the problem states."""
+def _note_neighbours(problem: "Problem") -> None:
+    """Of what the problem states, and a baseline does not count."""
     from headrace.planning import IGNORE_NEIGHBOURS, uncounted_neighbours
 
     planner, device = problem.options.planner, uncounted_neighbours(problem)
