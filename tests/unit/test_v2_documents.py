@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.dispatch.protocols import Batch
@@ -94,6 +95,27 @@ def test_every_request_is_counted_once_by_how_it_ended() -> None:
     assert found["headrace_request_latency_seconds_bucket", "0.005", "adder"] == 1
     assert found["headrace_request_latency_seconds_bucket", "0.2", "adder"] == 2
     assert found["headrace_open_inferences",] == 0
+
+
+OPEN_METRICS = "application/openmetrics-text"
+
+
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        (f'{OPEN_METRICS}; version="1.0.0"', f"{OPEN_METRICS}; version=1.0.0"),
+        (f'{OPEN_METRICS};version="1.0.0";escaping="dots"', f"{OPEN_METRICS}; version=1.0.0"),
+        (f"{OPEN_METRICS}; version=abc", "text/plain; version=0.0.4"),
+        (f'{OPEN_METRICS}; version="1 0 0"', "text/plain; version=0.0.4"),
+        ("text/plain;version=1..0;escaping=values", "text/plain; version=0.0.4"),
+        ('";,=', "text/plain; version=0.0.4"),
+    ],
+)
+def test_a_scraper_gets_metrics_whatever_its_accept_header_says(accept: str, answered: str) -> None:
+    reply = Bench().ask(get("/metrics", f"Accept: {accept}"))
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith(answered)
+    assert b"headrace_open_inferences 0" in reply.body.replace(b"__", b"_")
 
 
 def test_statistics_add_up() -> None:

@@ -1,6 +1,7 @@
 """/metrics: the core's measures as Prometheus writes them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -15,6 +16,9 @@ from headrace.serving.core.counters import Histogram, Measure, at_most, measures
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.http_messages import Response
 
+_QUOTED = re.compile(r'="([!#$%&\'*+.^_`|~0-9A-Za-z-]*)"')
+"""A parameter whose value needs no quotes and has them: `version="1.0.0"` (RFC 9110, 5.6.6)."""
+
 
 class Exposition:
     """Answers a scrape."""
@@ -28,13 +32,22 @@ class Exposition:
         GCCollector(registry=self._registry)
 
     def response(self, accept: bytes) -> Response:
-        encode, content_type = choose_encoder(accept.decode("latin-1"))
+        """In a format that the scraper accepts; in the plain one where it asks for none that is,
+        since it has use for no other answer."""
+        encode, content_type = _encoder(accept.decode("latin-1"))
         return Response(200, encode(self._registry), content_type=content_type.encode())
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
         for measure in measures(self._core.counters, self._core.status()):
             yield _family(measure)
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(_QUOTED.sub(r"=\1", accept))
+    except (TypeError, ValueError):  # It compares versions, and this one has no numbers.
+        return choose_encoder("")
 
 
 def _family(measure: Measure) -> Metric:
