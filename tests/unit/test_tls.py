@@ -108,6 +108,30 @@ def test_a_port_with_a_certificate_speaks_tls_and_nothing_else(
     assert in_the_clear == b"HTTP/1.1 " if name == "http" else in_the_clear[:1] in (b"", b"\x15")
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_over_tls_a_page_of_the_same_name_in_the_clear_is_of_another_origin(
+    ours: Pair, server: Pair, run: Callable[[Coroutine[Any, Any, list[bytes]]], list[bytes]]
+) -> None:
+    async def ask() -> list[bytes]:
+        front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_of(ours))
+        try:
+            told = []
+            for scheme in ("https", "http"):
+                request = get("/v2", f"Origin: {scheme}://localhost:8000")
+                writer.write(request.replace(b"Host: localhost", b"Host: localhost:8000"))
+                told.append((await reader.readuntil(b"\r\n\r\n"))[9:12])
+                await reader.readuntil(b"}")
+            writer.close()
+            return told
+        finally:
+            await front.stop()
+
+    assert run(ask()) == [b"200", b"403"]
+
+
 @pytest.mark.parametrize("name", ["http", "grpc"])
 def test_clients_show_a_certificate_where_one_is_asked_for(
     tmp_path: Path, folder: Path, ours: Pair, server: Pair, name: str

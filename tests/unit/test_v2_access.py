@@ -168,9 +168,9 @@ def test_a_good_name_on_one_request_says_nothing_of_the_next_one() -> None:
 
 def test_names_can_be_allowed() -> None:
     access = Access(bind_host="0.0.0.0", token=TOKEN, allow_hosts=["models.example"])
-    assert access.check_origin(b"models.example:8000", None, "10.0.0.1") is None
-    assert access.check_origin(b"10.0.0.1:8000", None, "10.0.0.1") is None
-    assert access.check_origin(b"10.0.0.2:8000", None, "10.0.0.1") is not None
+    assert access.check_origin(b"models.example:8000", None, "10.0.0.1", b"http") is None
+    assert access.check_origin(b"10.0.0.1:8000", None, "10.0.0.1", b"http") is None
+    assert access.check_origin(b"10.0.0.2:8000", None, "10.0.0.1", b"http") is not None
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_a_name_with_port_or_protocol_would_never_match_and_is_refused(name: str
 def test_an_address_is_a_name_too() -> None:
     access = Access(bind_host="127.0.0.1", token=None, allow_hosts=["2001:db8::1"])
 
-    assert access.check_origin(b"[2001:db8::1]:8000", None, "10.0.0.1") is None
+    assert access.check_origin(b"[2001:db8::1]:8000", None, "10.0.0.1", b"http") is None

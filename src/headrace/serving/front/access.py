@@ -107,11 +107,14 @@ class Access:
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     def check_origin(
-        self, host: bytes | None, origin: bytes | None, local_address: str
+        self, host: bytes | None, origin: bytes | None, local_address: str, scheme: bytes
     ) -> Denial | None:
         """Whether the request was meant for this server, by a program or a page of its own.
 
-        `local_address` is this end of the connection: as an address, it cannot be rebound.
+        Args:
+            local_address: this end of the connection: as an address, it cannot be rebound.
+            scheme: of this server's origins, `https` where the connection speaks TLS. A page that
+                came in the clear is of another origin: whoever is in between may have written it.
         """
         if host is None:
             return _NO_HOST
@@ -121,7 +124,7 @@ class Access:
                 f"this server does not go by the name {host[:80].decode('latin-1')!r};"
                 " start it with --allow-host NAME if it should",
             )
-        if origin is not None and origin.lower() != b"http://" + host.lower():
+        if origin is not None and origin.lower() != b"%b://%b" % (scheme, host.lower()):
             return _FOREIGN_ORIGIN
         return None
 

@@ -28,6 +28,10 @@ class Guarded(Protocol):
         """(address, port) of the other end and of ours."""
         ...
 
+    def origin_scheme(self) -> bytes:
+        """Of the origin of a page that came by such a connection."""
+        ...
+
     def stand(self, standing: int) -> None: ...
 
 
@@ -61,7 +65,8 @@ def deny(
     """Why it may not come in; `host` is the name that it was sent to."""
     origin = headers.get(b"origin")
     if host is None or host != connection.known_host or origin is not None:
-        denial = access.check_origin(host, origin, connection.ends()[1][0])
+        local_address = connection.ends()[1][0]
+        denial = access.check_origin(host, origin, local_address, connection.origin_scheme())
         if denial is not None:
             return denial
         connection.known_host = host

@@ -85,6 +85,10 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
             self._ends = (peer[0], peer[1]), (local[0], local[1])
         return self._ends
 
+    def origin_scheme(self) -> bytes:
+        """Of the origin of a page that came by such a connection."""
+        return b"http" if self.transport.get_extra_info("sslcontext") is None else b"https"
+
     def stand(self, standing: int) -> None:
         """It has shown the token, or turned out to speak for others."""
         self._shared.seats.stand(self, standing)
