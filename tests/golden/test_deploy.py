@@ -22,6 +22,10 @@ from helpers.gateway import Bench, get
 DEPLOY = ROOT / "deploy"
 PAGE = ROOT / "docs" / "how-to" / "run-in-production.md"
 UNIT = (DEPLOY / "headrace.service").read_text()
+(QUOTAS,) = re.findall(
+    r"(?s)```ini\n(.*?)```", (ROOT / "docs" / "how-to" / "serve-a-shared-device.md").read_text()
+)
+"""What is added to the unit for plans that divide a core."""
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
 POD = DEPLOYMENT["spec"]["template"]["spec"]
@@ -185,11 +189,15 @@ def test_the_unit_restarts_drains_and_reloads() -> None:
     assert unit_values("User") == ["headrace"]
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["as it is", "with quotas"])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path, edited: bool) -> None:
     program = Path(sys.executable).parent / "headrace"
     unit = tmp_path / "headrace.service"
     unit.write_text(UNIT.replace("/opt/headrace/bin/headrace", str(program)))
+    if edited:
+        (tmp_path / "headrace.service.d").mkdir()
+        (tmp_path / "headrace.service.d/override.conf").write_text(QUOTAS)
 
     done = subprocess.run(
         ["systemd-analyze", "verify", unit],

@@ -14,10 +14,8 @@ from headrace.executors.base import StageStart
 from headrace.serving.engine.data_plane import arena_bytes_for
 from headrace.serving.workers import placement
 from headrace.serving.workers.cores import (
-    keep_to_share,
     part_of_a_core,
     place_of,
-    quota_folder,
     slot_cores,
     threads_of,
 )
@@ -94,32 +92,6 @@ def test_parts_of_one_core_share_it() -> None:
     assert slot_cores(named, [3, 4]) == {"s0": (3,), "s1": (3,)}
     assert part_of_a_core(HALF, 1) == HALF
     assert part_of_a_core(HALF, 2) is None
-
-
-@pytest.mark.parametrize(
-    ("enabled", "found"),
-    [
-        ({"a/b": "cpu memory", "a": ""}, "a/b"),
-        ({"a/b": "", "a": "memory cpu"}, "a"),
-        ({"a": "memory"}, None),
-    ],
-)
-def test_quotas_are_set_in_our_own_control_group_or_the_one_above_where_the_cpu_is_divided(
-    tmp_path: Path, enabled: dict[str, str], found: str | None
-) -> None:
-    (tmp_path / "a/b").mkdir(parents=True)
-    for group, controllers in enabled.items():
-        (tmp_path / group / "cgroup.subtree_control").write_text(controllers)
-    own = tmp_path / "own"
-    own.write_text("1:name=x:/other\n0::/a/b\n")
-    assert quota_folder(tmp_path, own) == (tmp_path / found if found else None)
-
-
-def test_a_quota_is_written_where_the_system_takes_it(tmp_path: Path) -> None:
-    keep_to_share(4321, "headrace-1-s0", HALF, tmp_path)
-    group = tmp_path / "headrace-1-s0"
-    assert (group / "cpu.max").read_text() == "5000 10000"
-    assert (group / "cgroup.procs").read_text() == "4321"
 
 
 def test_shares_that_nothing_enforces_are_said_at_the_start(

@@ -1,7 +1,7 @@
 """Where stages run: processes, their tensors and their control channels.
 
 placement      which process holds which slots, with which executor, on which core
-cores, device_parts   what keeps slots to their parts of a processor, and of a GPU
+cores, control_groups, device_parts   what keeps slots to their parts of a processor, and of a GPU
 host           a machine that workers run on: starts them, says what they may use
 supervisor, supervised, worker_process   processes watched and started again
 beats, pulse   signs of life of a worker, and the watch for them

@@ -3,18 +3,13 @@
 A CPU device with n cores takes n cores of the machine; a slot of share k/n owns k whole ones of
 these: its worker stays on them, computes with k threads, and no other slot has them. All slots of a
 device of one core stay on that core, and a share of it is a part of its time. That is kept by the
-kernel where a quota may be set (control groups, version 2: `cpu.max`); elsewhere the system divides
-the core evenly among its busy slots, whatever their shares are.
+kernel where a quota may be set (`control_groups`); elsewhere the system divides the core evenly
+among its busy slots, whatever their shares are.
 """
 
-import atexit
-import contextlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
-from pathlib import Path
 
 from headrace.domain.plan import Slot
 
@@ -22,11 +17,6 @@ logger = logging.getLogger(__name__)
 
 Place = tuple[str, str, int]
 """Node, device type and number of a device."""
-
-CGROUP = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
-PERIOD_US = 10_000
-"""Of a quota: a slot that has used up its part waits for the rest of the period at most."""
 
 
 def place_of(slot: Slot) -> Place:
@@ -127,48 +117,6 @@ def divided_cores(slots: Sequence[Slot], cores_of: Mapping[str, int]) -> dict[Pl
         if part_of_a_core(slot.share, cores_of[slot.device]) is not None:
             found.setdefault(place_of(slot), []).append(slot)
     return {place: parts for place, parts in found.items() if len(parts) > 1}
-
-
-@cache
-def quota_folder(root: Path = CGROUP, own_group: Path = OWN_CGROUP) -> Path | None:
-    """Where control groups with CPU quotas may be made for our workers; None: nowhere.
-
-    That is our own group, or the one above it: a group that holds processes may not divide its time
-    among groups, unless it is the first of all.
-    """
-    try:
-        lines = own_group.read_text().splitlines()
-    except OSError:
-        return None
-    own = next((line for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return None
-    folder = root / own.removeprefix("0::").lstrip("/")
-    for candidate in dict.fromkeys((folder, folder.parent if folder != root else folder)):
-        with contextlib.suppress(OSError):
-            enabled = (candidate / "cgroup.subtree_control").read_text().split()
-            if "cpu" in enabled and os.access(candidate, os.W_OK):
-                return candidate
-    return None
-
-
-def keep_to_share(process_id: int, name: str, share: Fraction, folder: Path) -> None:
-    """Give a process a control group of its own, with so much of one core's time.
-
-    Raises:
-        OSError: the system refuses it.
-    """
-    group = folder / name
-    if not group.exists():
-        group.mkdir()
-        atexit.register(_remove, group)
-    (group / "cpu.max").write_text(f"{int(share * PERIOD_US)} {PERIOD_US}")
-    (group / "cgroup.procs").write_text(str(process_id))
-
-
-def _remove(group: Path) -> None:
-    with contextlib.suppress(OSError):  # a worker may be slow to end; the group stays, empty
-        group.rmdir()
 
 
 def say_unenforced(slots: Sequence[str]) -> None:

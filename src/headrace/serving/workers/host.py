@@ -19,7 +19,7 @@ from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.affinity import allowed_cores, cores_left, still_allowed
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.cores import keep_to_share, quota_folder
+from headrace.serving.workers.control_groups import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
 from headrace.serving.workers.pulse import NO_CORE
@@ -182,7 +182,7 @@ class LocalHost:
         # Also where clients hold all others.
         with self._reserve.given():
             worker = WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits, environment)
-        folder = quota_folder()
+        folder = None if spec.quota is None else quota_folder()
         if spec.quota is not None and folder is not None:
             name = f"headrace-{os.getpid()}-{spec.slot.replace('/', '.')}"
             try:

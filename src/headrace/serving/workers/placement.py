@@ -19,11 +19,11 @@ from headrace.executors.base import StageStart
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.interference import slowed_us
 from headrace.serving.workers.affinity import allowed_cores
+from headrace.serving.workers.control_groups import quota_folder
 from headrace.serving.workers.cores import (
     Place,
     divided_cores,
     part_of_a_core,
-    quota_folder,
     say_unenforced,
     slot_cores,
     threads_of,
@@ -265,7 +265,8 @@ def refuse_unenforced(plan: Plan, choice: ExecutorChoice, elsewhere: Collection[
         f"  needs     CPU quotas (control groups, version 2, `cpu.max`) for {shares}\n"
         "  has       no permission to set them: busy slots would divide the core evenly\n"
         "  try       a device of several `cores`, whose slots own whole ones; a service with"
-        " `Delegate=cpu`; or --unenforced-shares, to serve it all the same"
+        " `Delegate=cpu` and without `ProtectControlGroups`; or --unenforced-shares, to serve it"
+        " all the same"
     )
 
 
