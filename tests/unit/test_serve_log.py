@@ -105,6 +105,39 @@ def test_a_server_whose_log_meets_a_full_disk_says_so_once_and_serves_on(
     assert "serving goes on" in caplog.text
 
 
+def test_a_log_that_is_copied_and_truncated_while_it_is_written_becomes_two(tmp_path: Path) -> None:
+    """As `logrotate` does with `copytruncate`."""
+    path, copy = tmp_path / "run.events", tmp_path / "run.events.1"
+    first, second = [[Answered(n, 2, 3) for n in range(begin, begin + 300)] for begin in (0, 300)]
+    with EventLogWriter(path, HEADER) as writer:
+        for event in first:
+            writer.append(event)
+        writer.flush()
+        copy.write_bytes(path.read_bytes())
+        os.truncate(path, 0)
+        for event in second:
+            writer.append(event)
+    assert read_event_log(copy) == (HEADER, first)
+    assert read_event_log(path) == (HEADER, second)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 20])
+def test_a_truncated_log_of_an_idle_server_has_its_header_again_at_the_next_flush(
+    tmp_path: Path, left_bytes: int
+) -> None:
+    path = tmp_path / "run.events"
+    with EventLogWriter(path, HEADER) as writer:
+        writer.append(Answered(1, 2, 3))
+        for number in (2, 3):
+            writer.flush()
+            os.truncate(path, left_bytes)
+            writer.flush()
+            assert read_event_log(path) == (HEADER, [])
+            writer.append(Answered(number, 2, 3))
+            writer.flush()
+            assert read_event_log(path) == (HEADER, [Answered(number, 2, 3)])
+
+
 HANG_S = 300
 MORE_THAN_A_PIPE_HOLDS = [Answered(number, 2, 3) for number in range(PIPE_BYTES // 10)]
 

@@ -58,7 +58,8 @@ class EventLogWriter:
     as a dispatcher's `EventSink`. Not thread-safe: one dispatcher, one writer.
 
     A file that takes no more, of a full disk say, is closed and given up: that is raised once, and
-    events from then on are thrown away.
+    events from then on are thrown away. One that somebody has truncated, as programs that rotate
+    logs do when they have copied it, is begun anew at the next write or flush.
     """
 
     def __init__(self, path: Path, header: EventLogHeader, *, waits: bool = True) -> None:
@@ -75,12 +76,16 @@ class EventLogWriter:
         self.path: Final = path
         try:
             self._file: FileIO = _own(path, waits=waits)
-            if path.is_file():
+            self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+            if self._is_regular:
                 self._file.truncate(0)
         except OSError as error:
             raise _unwritable(path, error) from error
         self._encoder = msgspec.json.Encoder()
+        self._header = header
         self._waiting: list[AnyEvent | EventLogHeader] = [header]
+        self._written_bytes = 0
+        """Since the file was empty."""
 
     def append(self, event: AnyEvent) -> None:
         """Raises:
@@ -125,12 +130,27 @@ class EventLogWriter:
         if self._file.closed:
             return
         try:
-            for lines in _pieces(self._encoder.encode_lines(waiting)):
-                self._write_whole(lines)
+            self._write_lines(waiting)
+            if self._was_truncated():
+                self._file.truncate(0)
+                self._written_bytes = 0
+                self._write_lines([self._header, *(e for e in waiting if e is not self._header)])
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.close()
             raise _unwritable(self.path, error) from error
+
+    def _was_truncated(self) -> bool:
+        """Looked at behind what was written: before that, it could happen in between."""
+        if not self._is_regular:
+            return False
+        return os.fstat(self._file.fileno()).st_size < self._written_bytes
+
+    def _write_lines(self, waiting: list[AnyEvent | EventLogHeader]) -> None:
+        lines = self._encoder.encode_lines(waiting)
+        for piece in _pieces(lines):
+            self._write_whole(piece)
+        self._written_bytes += len(lines)
 
     def _write_whole(self, lines: bytes) -> None:
         while lines:
@@ -201,7 +221,9 @@ def _own(path: Path, *, waits: bool) -> FileIO:
         OSError: it cannot be opened, or is a pipe without a reader that is not waited for.
     """
     at_once = 0 if waits else os.O_NONBLOCK
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | at_once, 0o666)
+    # Append: where the file is truncated meanwhile, what follows stands at its new end.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | at_once
+    descriptor = os.open(path, flags, 0o666)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
