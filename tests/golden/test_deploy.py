@@ -14,6 +14,7 @@ import typer.main
 import yaml
 
 from headrace.cli import app
+from headrace.serving.core.counters import REASONS
 from headrace.serving.front.access import read_or_create_token
 from headrace.serving.workers.host import HostGoneError
 from helpers.doc_pages import ROOT
@@ -88,6 +89,17 @@ def test_every_metric_that_is_named_is_exposed() -> None:
 
     assert len(named) >= 7
     assert named <= exposed
+
+
+def test_objectives_that_clients_miss_by_their_own_mistakes_wake_nobody() -> None:
+    rules = {rule["alert"]: rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]}
+    missed, all_of_them = (
+        {outcome for outcome in ("answered", "late", *REASONS) if not re.fullmatch(but, outcome)}
+        for but in re.findall(r'outcome!~"(.*?)"', rules["HeadraceMissesObjectives"])
+    )
+    unserved = {"deadline", "no-slot", "draining", "queue-full", "failed", "app-error", "app-lost"}
+    assert missed == {"late", *unserved}
+    assert all_of_them == {"answered", *missed}
 
 
 def test_every_alert_says_what_it_means_and_stands_on_the_page() -> None:
