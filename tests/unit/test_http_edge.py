@@ -252,3 +252,26 @@ def test_a_client_that_leaves_before_its_turn_is_not_answered() -> None:
     client.take_turns()
     assert len(client.replies()) == known
     assert not client.transport.reading, "nothing is asked of a transport that is gone"
+
+
+def test_a_client_that_half_closes_before_its_answer_has_left_and_hears_so() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    client = bench.connect()
+    client.send(post(INFER, BODY) + post(INFER, BODY))
+    client.connection.eof_received()
+    reply = client.reply()
+    assert (reply.status, reply.headers["connection"]) == (400, "close")
+    assert "closed its side of the connection" in reply.error
+    assert engine.cancelled == engine.submitted
+    assert len(engine.submitted) == 1, "what stands behind it is not begun"
+    assert bench.core.counters["adder"].refused == {"cancelled": 1}
+    assert client.transport.closed
+    assert bench.server.buffered_bytes == 0
+
+
+def test_a_client_that_half_closes_after_its_answer_is_just_let_go() -> None:
+    client = Bench().connect()
+    client.send(post(INFER, BODY))
+    client.connection.eof_received()
+    assert client.reply().status == 200

@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 
+from headrace.serving.front import peer_user
 from headrace.serving.front.access import (
     Access,
     AccessError,
@@ -17,7 +18,6 @@ from headrace.serving.front.access import (
     is_loopback,
     read_or_create_token,
 )
-from headrace.serving.front.peer_user import peer_user
 from headrace.serving.workers.status import AppsStatus
 from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
 from helpers.users import without_home
@@ -112,11 +112,26 @@ def test_the_kernel_tells_whose_a_loopback_connection_is(family: socket.AddressF
             accepted, _ = listener.accept()
             with accepted:
                 peer, local = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert peer_user(peer, local) == os.geteuid()
+                assert peer_user.peer_user(peer, local) == os.geteuid()
                 _, trusted = Access(bind_host=host, token=TOKEN).identify(peer, local)
                 assert trusted
             assert client is not None
-        assert peer_user((host, 1), (host, 2)) is None
+        assert peer_user.peer_user((host, 1), (host, 2)) is None
+
+
+@pytest.mark.parametrize("kernel", [peer_user._kernel(), None], ids=["netlink", "tables"])
+def test_a_client_that_sends_no_more_is_known_and_one_that_has_closed_is_nobody(
+    kernel: peer_user.SockDiag | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed socket is the kernel's, which calls it root's."""
+    monkeypatch.setattr(peer_user, "_kernel", lambda: kernel)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client:
+            peer, local = client.getsockname(), listener.getsockname()
+            assert peer_user.peer_user(peer, local) == os.geteuid()
+            client.shutdown(socket.SHUT_WR)
+            assert peer_user.peer_user(peer, local) == os.geteuid()
+        assert peer_user.peer_user(peer, local) is None
 
 
 def test_another_users_connection_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

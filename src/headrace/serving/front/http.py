@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from headrace.serving.front.http_server import HttpServer
 
 
+_LEFT = (
+    "the client closed its side of the connection before its answer, which is taken for leaving: it"
+    " gets none"
+)
+
+
 class HttpConnection(HttpReader):
     """One client. Requests are answered in the order in which they came."""
 
@@ -101,8 +107,13 @@ class HttpConnection(HttpReader):
             self.transport.abort()
 
     def eof_received(self) -> None:
-        # A client that half-closes looks like one that went away: its work is cancelled.
-        return None
+        # A client that half-closes looks like one that went away: its work is cancelled, and it is
+        # told so, in case it is there.
+        current = self.current
+        if current is not None:
+            current.keep_alive = False
+            self.finish(current, problem(400, _LEFT))
+            self._handler.abandon(current)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

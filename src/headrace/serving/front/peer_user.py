@@ -4,10 +4,12 @@ The kernel answers by the four numbers of a connection (addresses and ports), se
 end: its own address is our peer, its peer is us. Two ways to ask:
 
     sock_diag(7)     one netlink message with exactly these four; about 10 us, whatever else the
-                     machine has open. Only an established connection is believed: a socket that is
-                     closing has lost its owner, and is reported as root's.
+                     machine has open.
     /proc/net/tcp    every connection of the machine as text, milliseconds where there are many.
                      For systems that forbid netlink; ask on another thread.
+
+Only a socket that a process holds is believed, which has an inode: one that was closed has lost its
+owner, and is reported as root's.
 
 Linux only.
 """
@@ -25,14 +27,16 @@ End = tuple[str, int]
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 20, 1
-_ESTABLISHED = 1
+_ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2 = 1, 4, 5
+_HELD = (_ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2)
+"""States in which a process may still read what we send, whether or not it sends more."""
 _ORDER = sys.byteorder
 _HEADER = struct.Struct("=IHHII")
 """nlmsghdr: length, type, flags, sequence number, port."""
 _REQUEST = struct.Struct("=BBBxI")
 """inet_diag_req_v2 before the addresses: family, protocol, extensions, states."""
 _ANY_INTERFACE_NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-_STATE_AT, _USER_AT = 16 + 1, 16 + 64
+_STATE_AT, _USER_AT, _INODE_AT = 16 + 1, 16 + 64, 16 + 68
 """In the answer: behind nlmsghdr, fields of inet_diag_msg."""
 
 
@@ -72,7 +76,7 @@ class SockDiag:
         self._number = self._number % 0xFFFFFFFF + 1
         body = b"".join(
             (
-                _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED),
+                _REQUEST.pack(family, socket.IPPROTO_TCP, 0, sum(1 << state for state in _HELD)),
                 struct.pack("!HH", peer[1], local[1]),
                 theirs.packed.ljust(16, b"\0"),
                 ours.packed.ljust(16, b"\0"),
@@ -91,7 +95,10 @@ class SockDiag:
                     break
         except OSError:
             return None
-        if kind != _SOCK_DIAG_BY_FAMILY or answer[_STATE_AT] != _ESTABLISHED:
+        if kind != _SOCK_DIAG_BY_FAMILY or answer[_STATE_AT] not in _HELD:
+            return None
+        # The kernel reads the inode last: where there is one, the user was still the owner.
+        if not int.from_bytes(answer[_INODE_AT : _INODE_AT + 4], _ORDER):
             return None
         return int.from_bytes(answer[_USER_AT : _USER_AT + 4], _ORDER)
 
@@ -124,20 +131,21 @@ def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _from_tables(peer: End, local: End) -> int | None:
     six = ":" in peer[0]
-    ends = b"%b %b 01 " % (_kernel_address(peer), _kernel_address(local))
+    ends = b"%b %b " % (_kernel_address(peer), _kernel_address(local))
     tables = ("/proc/net/tcp6",) if six else ("/proc/net/tcp", "/proc/net/tcp6")
     for table in tables:
         if table.endswith("6") and not six:
             # A client may reach an IPv4 server through an IPv6 socket (::ffff:127.0.0.1).
-            ends = b"%b %b 01 " % (_kernel_address(_mapped(peer)), _kernel_address(_mapped(local)))
+            ends = b"%b %b " % (_kernel_address(_mapped(peer)), _kernel_address(_mapped(local)))
         try:
             lines = Path(table).read_bytes()
         except OSError:
             continue
         at = lines.find(ends)
         if at >= 0:
-            # …then queues, timer, retransmits, and the user id.
-            return int(lines[at + len(ends) :].split(maxsplit=4)[3])
+            # The state, queues, timer, retransmits, user id, probes, and the inode.
+            state, _, _, _, user, _, inode = lines[at + len(ends) :].split(maxsplit=7)[:7]
+            return int(user) if int(state, 16) in _HELD and inode != b"0" else None
     return None
 
 
