@@ -50,7 +50,9 @@ def network(
     value = helper.make_tensor_value_info
     constants = {
         "first": np.array(0, np.int64),
+        "one": np.array(1, np.int64),
         "two": np.array(2, np.int64),
+        "column": np.array([-1, 1], np.int64),
         "fifty": np.array(50, np.float32),
         "eight": np.array(8, np.float32),
         "mask": np.array([0, 0, 0, -1e4], np.float32),
@@ -113,6 +115,15 @@ BATCH_LAST = network(
     helper.make_node("Sub", ["x", "m"], ["y"]),
     dims=(4, "batch"),
 )
+# As a detector tells of each box in which picture it is.
+NUMBERED = network(
+    helper.make_node("Shape", ["x"], ["shape"]),
+    helper.make_node("Gather", ["shape", "first"], ["count"]),
+    helper.make_node("Range", ["first", "count", "one"], ["numbers"]),
+    helper.make_node("Cast", ["numbers"], ["as floats"], to=FLOAT),
+    helper.make_node("Reshape", ["as floats", "column"], ["number"]),
+    helper.make_node("Concat", ["number", "x"], ["y"], axis=1),
+)
 QUANTISED = network(
     helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
     helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
@@ -151,6 +162,18 @@ def test_items_that_change_each_others_answers_are_run_alone_with_why_and_what_t
     assert profile.provenance.notes[0].startswith(ALONE)
     assert f"--batch-axis x={axis} batches them all the same" in profile.provenance.notes[0]
     assert any(ALONE in (report.notice or "") for report in reports)
+
+
+def test_items_that_are_numbered_in_their_batch_are_run_alone_with_why_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    profile = profiled(NUMBERED, tmp_path)
+
+    assert not profile.batched
+    assert (
+        "items of one batch are answered by their place in it (relative change 1), and a batch"
+        " holds requests of strangers; --batch-axis x=0 batches them all the same"
+    ) in profile.provenance.notes[0]
 
 
 def test_who_names_the_batch_gets_batches_and_is_told_what_they_change(tmp_path: Path) -> None:
@@ -232,7 +255,7 @@ def test_companions_are_quiet_and_loud_and_keep_to_whole_numbers_that_were_given
 
     ids = np.array([[3, 7], [900, 7], [12, 7]])
     for items in (ids, np.array([[0.5], [-2.0]]), np.array([[3], [7]], np.uint8)):
-        assert influence_of(run, items) == Influence(0, 0)
+        assert influence_of(run, items) == Influence(0, 0, 0)
 
     assert {len(batch) for batch in tried} == {1, 2, 4}
     numbers = np.concatenate([batch for batch in tried if batch.dtype == ids.dtype])
@@ -273,6 +296,40 @@ def test_a_small_change_with_the_number_of_items_is_rounding_and_a_large_one_is_
 
     assert answered(0.01) is None
     assert "by how many they are (relative change 0.1)" in str(answered(0.1))
+
+
+def test_rounding_by_place_that_hits_some_items_is_no_influence() -> None:
+    """As whole steps of a quantised network, or a label that was nearly another."""
+    items = np.random.default_rng(0).normal(size=(8, 20)).round(1)
+
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        x = items["x"][:count].copy()
+        if count == 8:
+            x[3] += 0.1  # at this place alone
+        return {"x": x}
+
+    found = influence_of(run, items, max_batch=8)
+
+    assert found.reason(None) is None
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 33])
+def test_a_number_among_much_else_is_seen_in_batches_of_all_sizes(size: int) -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        return {"x": items["x"][:count] + np.arange(count)[:, None] * (np.arange(12) == 0)}
+
+    found = influence_of(run, np.tile(np.linspace(0, 600, 12), (2, 1)), max_batch=size)
+
+    assert "by their place in it" in str(found.reason(None))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.bool_, object])
+def test_labels_that_follow_the_place_are_seen(kind: type) -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        number = np.arange(count) % 2
+        return {"x": number.astype(str).astype(object) if kind is object else number.astype(kind)}
+
+    assert influence_of(run, np.ones((4, 3))).by_place == 1
 
 
 def test_where_such_items_are_not_for_the_model_the_others_tell() -> None:

@@ -5,15 +5,16 @@ runs as its file has it, with one item and with two. An output's batch is at the
 went from 1 to 2 while all others stayed, whatever is in the items. A model that does not run so, or
 has a tensor without such a dimension, is served one request per run, which every model can be.
 
-So is one whose items influence each other, such as one that normalises over its batch: requests of
-strangers share a batch, and each would be answered by who else is there. That is measured
-(`influence`), and such a model is batched only where the user names the batch.
+So is one whose items influence each other, such as one that normalises over its batch, or are
+answered by their place in it: requests of strangers share a batch, and each would be answered by
+who else is there. That is measured (`influence`), and such a model is batched only where the user
+names the batch.
 
 Then an output may also vary in size with what is in the inputs; it gets room for the most
 (`output_sizes`, `onnx_rooms`). That it varies is seen in runs, with other items and with other
 numbers where its size is computed from what they hold (`content_lengths`).
 
-Cost: one session, ten runs of one or two items, three of the largest batch and, of a model that
+Cost: one session, ten runs of one or two items, four of the largest batch and, of a model that
 takes one request per run, ten more of one item at most; and what `content_lengths` needs.
 """
 

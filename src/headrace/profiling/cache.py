@@ -11,7 +11,7 @@ from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
 from headrace.profiling.options import ProfileOptions
 
-MEASUREMENT_VERSION = 9
+MEASUREMENT_VERSION = 10
 """Raised whenever cutting or timing changes, so that older measurements are not taken for new."""
 
 

@@ -1,4 +1,4 @@
-"""Whether what a request is answered hangs on what shares its batch.
+"""Whether what a request is answered hangs on what shares its batch, or on its place there.
 
 Requests of strangers share a batch. Most models answer each as if it were alone. Not so one that
 normalises over its batch, takes a softmax, a maximum or a running sum along it, or finds scales for
@@ -17,13 +17,21 @@ other. A model may also ask how many items there are. What shows that is rounded
 
     by size       = max |together - alone| / max |alone|
 
-and counts beyond `SIZE_TOLERATED`: of float networks that amplify rounding it is up to 6e-3.
+and counts beyond `ROUNDING_TOLERATED`: of float networks that amplify rounding it is up to 6e-3.
 
-Cost: one run of one item, six of two, and three of the largest batch.
+And it may number its items, as a detector that tells of each box in which picture it is. So a batch
+runs with its items half way round, and each item is compared with itself. There, too, kernels
+round otherwise (ONNX Runtime's ReduceMean and Log by 1e-7, by where in memory an item begins), and
+a quantised network makes whole steps of that. But these hit items by chance, and a number all:
+
+    by place      = |a - b| of half of the items / max |a| of all items,     of each element of an
+                    item that differs anywhere; what 1 in 20 of them exceed
+
+Cost: one run of one item, six of two, and four of the largest batch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +44,9 @@ from headrace.profiling.observe import relative_error
 from headrace.profiling.quantisation import Quantisation
 
 COMPANIONS_TOLERATED = 1e-3
-SIZE_TOLERATED = 5e-2
-"""Relative changes of an answer, by what is in its batch and by how much is: each request is run
-alone beyond either."""
+ROUNDING_TOLERATED = 5e-2
+"""Relative changes of an answer, by what is in its batch, and by how much is or by its place there,
+where it is rounded otherwise: each request is run alone beyond either."""
 LOUDER = 1000
 SEED = 0
 
@@ -52,6 +60,7 @@ class Influence:
 
     by_companions: float
     by_size: float
+    by_place: float
 
     def reason(self, quantised: Quantisation | None) -> str | None:
         """What the items of a batch do to each other; None: nothing."""
@@ -65,10 +74,15 @@ class Influence:
                 "items of one batch influence each other's answers (relative change"
                 f" {self.by_companions:.2g}){how}"
             )
-        if not self.by_size <= SIZE_TOLERATED:
+        if not self.by_size <= ROUNDING_TOLERATED:
             return (
                 "items of one batch influence each other's answers by how many they are (relative"
                 f" change {self.by_size:.2g})"
+            )
+        if not self.by_place <= ROUNDING_TOLERATED:
+            return (
+                "items of one batch are answered by their place in it (relative change"
+                f" {self.by_place:.2g})"
             )
         return None
 
@@ -80,7 +94,7 @@ def influence_between(
     items: Arrays,
     max_batch: int,
 ) -> Influence:
-    """Run batches of two and of `max_batch`, and change every other item of them.
+    """Run batches of two and of `max_batch`, change every other item of them, and all places.
 
     Of two, the first and then the second, since one may influence only those behind it.
 
@@ -88,30 +102,35 @@ def influence_between(
         outputs: each with its `batch_axis` as `run` gives it.
         items: input name -> items, shape [n >= 1, ...]; one item alone is paired with a random one.
     """
-    given = tiled(_two_at_least(inputs, items), max(2, max_batch))
+    largest = max(2, max_batch)
+    given = tiled(_two_at_least(inputs, items), largest)
     others = [_silent(given), _loud(given)]
+    axes = {spec.name: spec.batch_axis for spec in outputs}
     alone = run(given, 1)
-    by_companions = by_size = 0.0
-    for size, begin in dict.fromkeys([(2, 1), (2, 0), (max(2, max_batch), 1)]):
-        companions = np.arange(size) % 2 == begin
+    by_companions = by_size = by_place = 0.0
+    for size in dict.fromkeys([2, largest]):
         plain = run(given, size)
         if isinstance(plain, str):
             continue
-        for spec in outputs:
-            if not isinstance(alone, str) and not companions[0]:
-                ours, theirs = plain[spec.name].take([0], spec.batch_axis), alone[spec.name]
-                if ours.shape == theirs.shape:
-                    by_size = max(by_size, relative_error(ours, theirs))
-        for other in others:
-            mixed = run(_replaced(given, other, companions), size)
-            if isinstance(mixed, str):
-                continue  # such items are not for this model
-            for name, axis in ((spec.name, spec.batch_axis) for spec in outputs):
-                if plain[name].shape == mixed[name].shape:
-                    kept = np.flatnonzero(~companions)
-                    change = _change(plain[name].take(kept, axis), mixed[name].take(kept, axis))
-                    by_companions = max(by_companions, change)
-    return Influence(by_companions, by_size)
+        first = {name: plain[name].take([0], axis) for name, axis in axes.items()}
+        for together, single, _ in _alike(first, alone, axes):
+            by_size = max(by_size, relative_error(together, single))
+        for begin in (1, 0) if size == 2 else (1,):
+            replaced = np.arange(size) % 2 == begin
+            kept = np.flatnonzero(~replaced)
+            for other in others:
+                mixed = run(_replaced(given, other, replaced), size)
+                for a, b, axis in _alike(plain, mixed, axes):
+                    by_companions = max(
+                        by_companions, _change(a.take(kept, axis), b.take(kept, axis))
+                    )
+        half_way = size // 2
+        turned = run(
+            {name: np.roll(each[:size], half_way, 0) for name, each in given.items()}, size
+        )
+        for a, b, axis in _alike(plain, turned, axes):
+            by_place = max(by_place, _change_by_place(a, np.roll(b, -half_way, axis), axis))
+    return Influence(by_companions, by_size, by_place)
 
 
 def influence_note(reason: str, name: str) -> str:
@@ -128,6 +147,18 @@ def influence_note(reason: str, name: str) -> str:
     )
 
 
+def _alike(
+    one: Arrays, other: Arrays | str, axes: Mapping[str, int]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], int]]:
+    """The outputs of two runs that are of one shape, and their batch axis; none where the other did
+    not run: such items are not for this model."""
+    if isinstance(other, str):
+        return
+    for name, axis in axes.items():
+        if one[name].shape == other[name].shape:
+            yield one[name], other[name], axis
+
+
 def _change(a: NDArray[Any], b: NDArray[Any]) -> float:
     """How far two answers are apart, where they should be the same bits; 1 for other labels."""
     if a.dtype.kind in "iubO":
@@ -141,6 +172,24 @@ def _change(a: NDArray[Any], b: NDArray[Any]) -> float:
         changes = np.abs(a - b) / np.maximum(np.abs(a), np.abs(b))
     changes[np.isnan(changes)] = math.inf
     return float(np.sort(changes)[math.ceil(0.95 * (a.size - 1))])
+
+
+def _change_by_place(a: NDArray[Any], b: NDArray[Any], axis: int) -> float:
+    """How far what items are answered is from what they are answered elsewhere in their batch."""
+    if a.dtype == object:
+        a, b = np.zeros(a.shape), (a != b).astype(np.float64)
+    a, b = (np.moveaxis(array, axis, 0).astype(np.float64) for array in (a, b))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    differ = ~same.all(axis=0)
+    if not differ.any():
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(a - b))
+        largest = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
+        of_half = np.sort(apart, axis=0)[(len(a) - 1) // 2]
+        changes = (of_half / largest)[differ]
+    changes[np.isnan(changes)] = math.inf
+    return float(np.sort(changes)[math.ceil(0.95 * (changes.size - 1))])
 
 
 def _replaced(items: Arrays, others: Arrays, which: NDArray[np.bool_]) -> Arrays:
