@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError, ProfileError
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import VARIES, TensorSpec
-from headrace.executors.base import StageToLoad, TensorMemory
-from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session
 from headrace.load.gateway_plan import that_waits, write_plan
 from headrace.profiling.options import ProfileOptions
@@ -28,6 +25,7 @@ from headrace.profiling.profiler import profile_model
 from headrace.serving.core.signature import true_shape
 from headrace.serving.engine.inference import ServedModel
 from helpers.detectors import MOST, detector_model
+from helpers.one_stage import answered
 from helpers.onnx_models import finished, saved
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -71,25 +69,7 @@ def integers(name: str, values: object) -> onnx.TensorProto:
 
 
 def served(profile: Profile, folder: Path, x: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """What a worker's executor writes for one request."""
-    stage = StageToLoad(
-        name="m",
-        path=str(stage_path(profile, folder, 0, 1)),
-        inputs=profile.inputs,
-        outputs=profile.outputs,
-        max_batch=1,
-        p50_us=(1,),
-        p99_us=(1,),
-        seed=0,
-    )
-    memory = TensorMemory(mmap(-1, 1 << 17))
-    offsets = [(1 << 16) + i * 8192 for i in range(len(profile.outputs))]
-    memory.tensor(profile.inputs[0], 1, 0)[...] = x
-    OnnxExecutor(stage, memory).run(1, [0], offsets)
-    return {
-        spec.name: memory.tensor(spec, 1, offset)[0].copy()
-        for spec, offset in zip(profile.outputs, offsets, strict=True)
-    }
+    return answered(profile, folder, **{profile.inputs[0].name: x})
 
 
 def test_a_detector_has_room_for_the_most_boxes_that_its_graph_allows(tmp_path: Path) -> None:

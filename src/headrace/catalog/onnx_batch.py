@@ -6,9 +6,12 @@ the name inside gets `INSIDE`.
 
     batch at axis k    x [batch, a, b] --Transpose--> x::inside [a, batch, b]     k = 1
     no batch           x [1, a, b]     --Reshape----> x::inside [a, b]
+                       y::inside [a, b] --Unsqueeze-> y [1, a, b]
 
 A model of which one tensor has no batch axis runs one request at a time: its batch is 1, and an
-item is all of what its file calls a tensor. Cost: at most a copy of the inputs and outputs.
+item is all of what its file calls a tensor. An output that has another shape after all keeps it, so
+that it is seen: a Reshape would pass any with as many elements, its rows torn apart. Cost: at most
+a copy of the inputs and outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +31,9 @@ from headrace.domain.errors import ModelError
 from headrace.domain.tensors import VARIES, TensorSpec
 
 INSIDE = "::inside"
+
+UNSQUEEZE_BY_TENSOR = 13
+"""From this operator set on its axes are a tensor."""
 
 
 def batch_first(
@@ -61,12 +67,12 @@ def batch_first(
         if not batched and None in _filed_dims(filed[spec.name]):
             before += _opened_inwards(spec, inside[spec.name], shapes)
         else:
-            before.append(_between(spec, spec.name, inside[spec.name], batched, shapes, True))
+            before.append(_into(spec, inside[spec.name], batched, shapes))
     for spec in outputs:
         if VARIES in spec.dims:
             behind += room_nodes(spec, inside[spec.name], shapes)
         elif spec.name in inside:
-            behind.append(_between(spec, inside[spec.name], spec.name, batched, shapes, False))
+            behind.append(_out_of(graph, spec, inside[spec.name], batched, shapes))
     return replace(
         graph,
         inputs=tuple(_opened(spec, filed[spec.name], batched) for spec in inputs),
@@ -144,49 +150,53 @@ def _filed_dims(filed: OpenTensor) -> tuple[int | None, ...]:
     return dims if axis is None else (*dims[:axis], filed.batch, *dims[axis:])
 
 
-def _opened_inwards(spec: TensorSpec, write: str, shapes: dict[str, Any]) -> list[GraphNode]:
-    """As `_between`, for an input whose file leaves dimensions free: they stay so. A model with
+def _opened_inwards(spec: TensorSpec, write: str, constants: dict[str, Any]) -> list[GraphNode]:
+    """As `_into`, for an input whose file leaves dimensions free: they stay so. A model with
     branches for other shapes than this one may not be valid with this one fixed."""
-    indices, shape, size = (f"{spec.name}::{part}" for part in ("indices", "shape", "size"))
-    own = np.arange(1, 1 + len(spec.item_shape))
-    shapes[indices] = numpy_helper.from_array(own.astype(np.int64), indices)
-    nodes = (
-        ("Shape", (spec.name,), size),
-        ("Gather", (size, indices), shape),
-        ("Reshape", (spec.name, shape), write),
-    )
+    size, shape = f"{spec.name}::size", f"{spec.name}::shape"
+    own = tuple(range(1, 1 + len(spec.item_shape)))
+    indices = _constant(f"{spec.name}::indices", own, constants)
     return [
-        GraphNode(
-            proto=onnx.helper.make_node(kind, list(reads), [made]), reads=reads, writes=(made,)
-        )
-        for kind, reads, made in nodes
+        _node("Shape", (spec.name,), size),
+        _node("Gather", (size, indices), shape),
+        _node("Reshape", (spec.name, shape), write),
     ]
 
 
-def _between(
-    spec: TensorSpec,
-    read: str,
-    write: str,
-    batched: bool,
-    shapes: dict[str, Any],
-    inwards: bool,
-) -> GraphNode:
-    """The node between the two forms of one tensor; what it needs of constants joins `shapes`."""
-    reads: tuple[str, ...]
+def _into(spec: TensorSpec, write: str, batched: bool, constants: dict[str, Any]) -> GraphNode:
+    """The node from an input to the form that the file takes; what it needs joins `constants`."""
     if batched:
-        axis, rank = spec.batch_axis, len(spec.item_shape) + 1
-        to_axis = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-        order = np.array(to_axis) if inwards else np.argsort(to_axis)
-        reads = (read,)
-        proto = onnx.helper.make_node("Transpose", [read], [write], perm=order.tolist())
-    else:
-        shape = spec.item_shape if inwards else (1, *spec.item_shape)
-        constant = f"{spec.name}::shape"
-        shapes[constant] = numpy_helper.from_array(np.array(shape, np.int64), constant)
-        reads = (read, constant)
-        # ONNX Runtime's sentence names it where a model answers in another size after all.
-        name = "" if inwards else f"size of {spec.name} as profiled"
-        proto = onnx.helper.make_node("Reshape", list(reads), [write], name=name)
+        return _node("Transpose", (spec.name,), write, perm=_filed_order(spec))
+    shape = _constant(f"{spec.name}::shape", spec.item_shape, constants)
+    return _node("Reshape", (spec.name, shape), write)
+
+
+def _out_of(
+    graph: OnnxGraph, spec: TensorSpec, read: str, batched: bool, constants: dict[str, Any]
+) -> GraphNode:
+    """The node from what the file gives to an output; what it needs joins `constants`."""
+    if batched:
+        order = [int(axis) for axis in np.argsort(_filed_order(spec))]
+        return _node("Transpose", (read,), spec.name, perm=order)
+    if 0 < graph.opset < UNSQUEEZE_BY_TENSOR:
+        return _node("Unsqueeze", (read,), spec.name, axes=[0])
+    axes = _constant(f"{spec.name}::axes", (0,), constants)
+    return _node("Unsqueeze", (read, axes), spec.name)
+
+
+def _filed_order(spec: TensorSpec) -> list[int]:
+    """Of each dimension in the file, where it is with the batch first."""
+    axis, rank = spec.batch_axis, len(spec.item_shape) + 1
+    return [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+
+
+def _constant(name: str, values: tuple[int, ...], constants: dict[str, Any]) -> str:
+    constants[name] = numpy_helper.from_array(np.array(values, np.int64), name)
+    return name
+
+
+def _node(kind: str, reads: tuple[str, ...], write: str, **attributes: Any) -> GraphNode:
+    proto = onnx.helper.make_node(kind, list(reads), [write], **attributes)
     return GraphNode(proto=proto, reads=reads, writes=(write,))
 
 

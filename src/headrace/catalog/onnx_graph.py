@@ -102,6 +102,12 @@ class OnnxGraph:
         calls_torch = any(opset.domain == TORCH_DOMAIN for opset in self.header.opset_import)
         return "torch" if calls_torch else "onnx"
 
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operator set; 0: the file names none, and its latest is meant."""
+        own = (o.version for o in self.header.opset_import if o.domain in ("", "ai.onnx"))
+        return max(own, default=0)
+
     def dynamic_nodes(self) -> tuple[GraphNode, ...]:
         """Nodes that work on live data; the others are folded away before the first run."""
         return tuple(n for n in self.nodes if any(name not in self.static for name in n.writes))

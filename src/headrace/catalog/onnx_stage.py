@@ -53,7 +53,8 @@ def extract_stage(
     in the file but belong to neither side cannot slip in. Item shapes become fixed, which lets the
     runtime plan its memory; the batch stays free, and so do dynamic dimensions (`TensorSpec.dims`),
     so that one file serves all buckets of a model. Of a model that is not batched, inputs stay as
-    its file has them.
+    its file has them, and of outputs no size is stated: one that an input says may be another, and
+    ONNX Runtime believes what is stated (it makes one Reshape of two, to that shape).
 
     Args:
         inputs: tensors as they arrive: model inputs, or what crosses the cut before.
@@ -89,7 +90,9 @@ def extract_stage(
     model.graph.node.extend(nodes)
     free = {} if graph.batched else {tensor.name: tensor.item_dims for tensor in graph.inputs}
     model.graph.input.extend(_value_info(spec, free.get(spec.name)) for spec in inputs)
-    model.graph.output.extend(_value_info(spec) for spec in outputs)
+    for spec in outputs:
+        open_dims = None if graph.batched else (None,) * len(spec.item_shape)
+        model.graph.output.append(_value_info(spec, open_dims))
     return model
 
 

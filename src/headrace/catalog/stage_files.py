@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXTRACTION_VERSION = 6
+EXTRACTION_VERSION = 7
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 

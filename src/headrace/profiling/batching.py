@@ -15,7 +15,7 @@ Then an output may also vary in size with what is in the inputs; it gets room fo
 numbers where its size is computed from what they hold (`content_lengths`).
 
 Cost: one session, ten runs of one or two items, four of the largest batch and, of a model that
-takes one request per run, ten more of one item at most; and what `content_lengths` needs.
+takes one request per run, eleven more of one item at most; and what `content_lengths` needs.
 """
 
 import dataclasses
@@ -274,11 +274,15 @@ def _sizes_seen(
 ) -> dict[str, list[tuple[int, ...]]]:
     """Shapes of each output for several inputs: they may depend on what is in them.
 
-    Tried with each item, and with nothing in it: noise may give as many boxes as there may be.
+    Tried with each item, and with nothing in it: noise may give as many boxes as there may be. And
+    with zeros throughout, as a worker tries it before it serves.
     """
     count = min(TRIED_ITEMS, len(next(iter(items.values()))))
-    others = [{n: array[i : i + 1] for n, array in items.items()} for i in range(1, count)]
-    others.append({name: array[:1] for name, array in _emptied(items).items()})
+    others: list[Arrays] = [
+        {n: array[i : i + 1] for n, array in items.items()} for i in range(1, count)
+    ]
+    first = tiled(items, 1)
+    others += [_emptied(first), {name: _zeros(array) for name, array in first.items()}]
     seen = {name: [array.shape] for name, array in single.items()}
     for each in others:
         again = _run(session, graph, each, 1)
@@ -291,6 +295,10 @@ def _sizes_seen(
 def _emptied(items: Arrays) -> Arrays:
     """As many items with nothing in them: what depends on the values then has another size."""
     return {name: array * 0 if is_measured(array) else array for name, array in items.items()}
+
+
+def _zeros(array: NDArray[Any]) -> NDArray[Any]:
+    return np.full_like(array, "0") if array.dtype == object else np.zeros_like(array)
 
 
 def _run(

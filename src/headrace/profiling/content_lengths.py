@@ -54,7 +54,7 @@ def shapes_by_content(graph: OnnxGraph, items: Arrays) -> tuple[list[Shapes], st
     if not names:
         return [], None
     try:
-        given = dict(zip(inside, _opened(graph, inside, {}).run(inside, feeds), strict=True))
+        given = _values(graph, inside, feeds)
         kinds = {name: array_dtype(array) for name, array in given.items()}
         taken = {name: kind for name, kind in kinds.items() if kind is not None}
         session = _opened(graph, graph.outputs, taken)
@@ -114,6 +114,13 @@ def origins(graph: OnnxGraph) -> tuple[str, ...]:
 def _bounds(node: GraphNode) -> Iterator[str]:
     positions = HOST_ARGUMENTS.get(node.proto.op_type, ())
     return (name for at, name in enumerate(node.proto.input) if at in positions)
+
+
+def _values(graph: OnnxGraph, names: Sequence[str], feeds: Arrays) -> dict[str, NDArray[Any]]:
+    """What tensors inside are. ONNX Runtime opens no model without an output."""
+    if not names:
+        return {}
+    return dict(zip(names, _opened(graph, names, {}).run(names, feeds), strict=True))
 
 
 def _opened(graph: OnnxGraph, names: Sequence[str], taken: dict[str, str]) -> Any:

@@ -132,9 +132,9 @@ def _room(
             f"{where} may be as large as {room}, {math.prod(room):,} elements, and at most"
             f" {MAX_ITEM_COUNT:,} are served; say what it really is: --max-output {name}={try_this}"
         )
-    if _opset(graph) < LEAST_OPSET:
+    if graph.opset < LEAST_OPSET:
         raise ModelError(
-            f"{where} varies in size, and the file's operator set is {_opset(graph)}; export it"
+            f"{where} varies in size, and the file's operator set is {graph.opset}; export it"
             f" with {LEAST_OPSET} or later"
         )
     return tuple(room), tuple(VARIES if axis in varying else "" for axis in range(len(room)))
@@ -234,9 +234,3 @@ _MOST: Mapping[str, Callable[[OnnxGraph, GraphNode, Reads], Most]] = {
     "Unique": _most_along,
     "TopK": _most_along,
 }
-
-
-def _opset(graph: OnnxGraph) -> int:
-    return max(
-        (o.version for o in graph.header.opset_import if o.domain in ("", "ai.onnx")), default=0
-    )

@@ -1,0 +1,151 @@
+"""Outputs whose size a request says, by an input or by what is in it: found, or refused when it is
+another than profiled; never answered in another shape."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+from headrace.profiling.options import ProfileOptions
+from headrace.profiling.profiler import profile_model
+from helpers.one_stage import answered
+from helpers.onnx_models import saved
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+def profiled(
+    model: onnx.ModelProto, folder: Path, items: dict[str, NDArray[Any]], **options: Any
+) -> Profile:
+    for name, array in items.items():
+        np.save(folder / f"{name}.npy", array)
+    examples = {name: folder / f"{name}.npy" for name in items}
+    chosen = {"budget_s": 0.02, "profile_folder": folder, "examples": examples, **options}
+    return profile_model(saved(model, folder / "m.onnx"), ProfileOptions(**chosen))
+
+
+def modelled(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[int | str]]],
+    weights: dict[str, NDArray[Any]],
+    opset: int = 17,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "sized",
+        [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 8
+    return model
+
+
+def resized() -> onnx.ModelProto:
+    """Pictures `x` [N, 1, 4, 4] to the size `hw` that the request says."""
+    return modelled(
+        [
+            helper.make_node("Concat", ["one picture", "hw"], ["size"], axis=0),
+            helper.make_node("Resize", ["x", "", "", "size"], ["y"], mode="nearest"),
+        ],
+        {"x": (FLOAT, ["N", 1, 4, 4]), "hw": (INT, [2])},
+        {"one picture": np.array([1, 1])},
+    )
+
+
+def turned_when_loud(opset: int) -> onnx.ModelProto:
+    """`x` [2, 3], its columns as rows where anything is above 100, as no noise is."""
+
+    def branch(name: str, kind: str) -> onnx.GraphProto:
+        info = helper.make_tensor_value_info(name, FLOAT, None)
+        return helper.make_graph([helper.make_node(kind, ["x"], [name])], name, [], [info])
+
+    turned, plain = branch("turned", "Transpose"), branch("plain", "Identity")
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "hundred"], ["loud"]),
+        helper.make_node("If", ["loud"], ["y"], then_branch=turned, else_branch=plain),
+    ]
+    return modelled(nodes, {"x": (FLOAT, [2, 3])}, {"hundred": np.array(100, np.float32)}, opset)
+
+
+PICTURE = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+
+
+def test_a_size_that_is_an_input_is_found_to_say_how_large_an_output_is(tmp_path: Path) -> None:
+    items = {"x": PICTURE, "hw": np.array([[4, 6]])}
+
+    with pytest.raises(ModelError, match=r"\[1, 1, 4, 6\], \[1, 1, 2, 3\].*--max-output y=9x13"):
+        profiled(resized(), tmp_path, items)
+    profile = profiled(resized(), tmp_path, items, max_outputs={"y": (8, 8)})
+
+    got = answered(profile, tmp_path, x=PICTURE, hw=np.array([6, 4]))
+    assert got["y::shape"].tolist() == [1, 1, 6, 4]
+    assert got["y"][0, 0, :6, :4].tolist() == PICTURE[0, 0, [0, 0, 1, 2, 2, 3]].tolist()
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_another_shape_of_as_many_elements_is_an_error_and_no_other_order(
+    tmp_path: Path, opset: int
+) -> None:
+    profile = profiled(turned_when_loud(opset), tmp_path, {})
+    quiet = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    assert answered(profile, tmp_path, x=quiet)["y"].tolist() == quiet.tolist()
+    with pytest.raises(ModelError, match=r"has shape \[1, 3, 2\] for these inputs, \[1, 2, 3\]"):
+        answered(profile, tmp_path, x=quiet + 200)
+
+
+def test_a_shape_that_an_input_says_is_answered_in_no_other(tmp_path: Path) -> None:
+    model = modelled(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": (FLOAT, [6]), "shape": (INT, [2])},
+        {},
+    )
+    x = np.arange(6, dtype=np.float32)
+    profile = profiled(model, tmp_path, {"x": x[np.newaxis], "shape": np.array([[2, 3]])})
+
+    assert answered(profile, tmp_path, x=x, shape=np.array([2, 3]))["y"].shape == (2, 3)
+    with pytest.raises(ModelError, match=r"has shape \[1, 3, 2\] for these inputs"):
+        answered(profile, tmp_path, x=x, shape=np.array([3, 2]))
+    with pytest.raises(Exception, match="cannot be reshaped"):
+        answered(profile, tmp_path, x=x, shape=np.array([2, 4]))
+
+
+def test_a_size_that_is_another_with_zeros_varies(tmp_path: Path) -> None:
+    """A worker runs zeros before it serves, and what they give would not fit."""
+    model = modelled(
+        [
+            helper.make_node("Equal", ["n", "zero"], ["none"]),
+            helper.make_node("Cast", ["none"], ["as number"], to=INT),
+            helper.make_node("Add", ["as number", "two"], ["end"]),
+            helper.make_node("Reshape", ["end", "flat"], ["ends"]),
+            helper.make_node("Slice", ["x", "starts", "ends"], ["y"]),
+        ],
+        {"x": (FLOAT, [4]), "n": (INT, [])},
+        {
+            "zero": np.array([0]),
+            "two": np.array([2]),
+            "flat": np.array([-1]),
+            "starts": np.array([0]),
+        },
+    )
+    items = {"x": np.ones((1, 4), np.float32), "n": np.array([5])}
+
+    with pytest.raises(ModelError, match=r"\[2\], \[3\].*--max-output y=3"):
+        profiled(model, tmp_path, items)
+    profile = profiled(model, tmp_path, items, max_outputs={"y": (4,)})
+
+    assert answered(profile, tmp_path, x=np.ones(4), n=np.array(0))["y::shape"].tolist() == [3]
