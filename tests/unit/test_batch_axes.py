@@ -282,3 +282,16 @@ def test_a_profile_that_contradicts_itself_about_the_batch_is_refused(tmp_path: 
         msgspec.structs.replace(profile, inputs=(profile.inputs[0], wrong))
     with pytest.raises(ProfileError, match="one request at a time, and times larger batches"):
         msgspec.structs.replace(profile, batched=False)
+
+
+def test_a_profile_of_two_tensors_of_one_name_is_refused(tmp_path: Path) -> None:
+    profile = profiled(recurrent_model(), tmp_path)
+    block = profile.blocks[0]
+
+    for twice in (
+        {"inputs": profile.inputs * 2},
+        {"outputs": profile.outputs * 2},
+        {"blocks": (msgspec.structs.replace(block, cut=block.cut * 2), *profile.blocks[1:])},
+    ):
+        with pytest.raises(ProfileError, match="stands twice where each has a name of its own"):
+            msgspec.structs.replace(profile, **twice)

@@ -126,6 +126,15 @@ def test_a_list_of_maps_is_refused_with_the_option_that_avoids_it(tmp_path: Path
     assert "'zipmap': False" in message
 
 
+def test_an_output_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
+    """ONNX Runtime takes it, and of two bound to memory by name it fills the second."""
+    model = add_one_model()
+    model.graph.output.append(model.graph.output[0])
+    name = model.graph.output[0].name
+
+    assert f"output {name!r} is listed twice; leave one" in refusal(saved(model, tmp_path / "m"))
+
+
 def test_the_size_of_weights_comes_from_their_shape() -> None:
     assert tensor_bytes(numpy_helper.from_array(np.zeros((3, 5), np.float32))) == 60
     assert tensor_bytes(numpy_helper.from_array(np.zeros(7, np.int64))) == 56

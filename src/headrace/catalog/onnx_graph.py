@@ -8,6 +8,7 @@ known to be either static (it depends on weights only) or live data (it depends 
 import errno
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,8 +148,8 @@ def load_graph(
         max_string_bytes: of one string that enters or leaves.
 
     Raises:
-        ModelError: the file is absent, too large, not ONNX, or refers to weights that are not in
-            its folder; or an input has no such axis.
+        ModelError: the file is absent, too large, not ONNX, refers to weights that are not in its
+            folder, or lists an output twice; or an input has no such axis.
     """
     model, sha256, weights = _read(path, max_bytes)
     graph = model.graph
@@ -157,9 +158,14 @@ def load_graph(
     for value in graph.output:
         if value.type.WhichOneof("value") in ("sequence_type", "map_type", "optional_type"):
             raise ModelError(no_tensor(path, value.name))
+    outputs = tuple(value.name for value in graph.output)
+    if twice := [name for name, count in Counter(outputs).items() if count > 1]:
+        raise ModelError(
+            f"{path}: output {twice[0]!r} is listed twice; leave one out, or give it a name of its"
+            " own behind an Identity operator"
+        )
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     nodes = _nodes_without_constants(graph, initialisers)
-    outputs = tuple(value.name for value in graph.output)
     nodes = tuple(needed(nodes, outputs))
     named = batch_axes or {}
     inputs = tuple(_open_tensor(path, v, named) for v in graph.input if v.name not in initialisers)

@@ -191,6 +191,8 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: tensor {spec.name!r} has no dimension"
                     f" {spec.batch_axis} for its batch"
                 )
+        for tensors in (self.inputs, self.outputs, *(block.cut for block in self.blocks)):
+            _check_names(self.model, tensors)
         _check_rooms(self)
         check_states(f"profile {self.model!r}", self.states, self.inputs, self.outputs)
         check_controls(
@@ -360,6 +362,20 @@ def _check_timed_once(profile: Profile) -> None:
                     f"profile {profile.model!r}: times of {what} [{first}, {end}) on {share} of"
                     f" {device!r} stand there {count} times; profile again"
                 )
+
+
+def _check_names(model: str, tensors: tuple[TensorSpec, ...]) -> None:
+    """
+    Raises:
+        ProfileError: of tensors that are bound to memory together, two have one name: that of one
+            of them would stay as it was.
+    """
+    for name, count in Counter(spec.name for spec in tensors).items():
+        if count > 1:
+            raise ProfileError(
+                f"profile {model!r}: tensor {name!r} stands twice where each has a name of its own;"
+                " profile it again"
+            )
 
 
 def _check_rooms(profile: Profile) -> None:
