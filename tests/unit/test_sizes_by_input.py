@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
+from headrace.profiling import cut_model
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from helpers.one_stage import answered
@@ -149,3 +150,39 @@ def test_a_size_that_is_another_with_zeros_varies(tmp_path: Path) -> None:
     profile = profiled(model, tmp_path, items, max_outputs={"y": (4,)})
 
     assert answered(profile, tmp_path, x=np.ones(4), n=np.array(0))["y::shape"].tolist() == [3]
+
+
+def test_floats_that_are_legal_in_few_values_are_compared_as_given(tmp_path: Path) -> None:
+    model = modelled(
+        [
+            helper.make_node("Cast", ["size"], ["hw"], to=INT),
+            helper.make_node("Concat", ["one picture", "hw"], ["whole size"], axis=0),
+            helper.make_node("Resize", ["x", "", "", "whole size"], ["y"], mode="nearest"),
+        ],
+        {"x": (FLOAT, ["N", 1, 4, 4]), "size": (FLOAT, [2])},
+        {"one picture": np.array([1, 1])},
+    )
+    items = {"x": PICTURE, "size": np.array([[4, 6]], np.float32)}
+
+    profile = profiled(model, tmp_path, items, max_outputs={"y": (8, 8)})
+
+    (note,) = [note for note in profile.provenance.notes if note.startswith("split check")]
+    assert "on the given examples alone, since the model does not run with random floats" in note
+    assert "some x [1, 1, 4, 4], size [2]: " in note
+
+
+def test_made_up_items_that_a_model_does_not_take_ask_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ones are 0 and 1, places in its table of two."""
+    model = modelled(
+        [helper.make_node("Gather", ["table", "place"], ["y"])],
+        {"place": (INT, ["N", 3])},
+        {"table": np.ones(2, np.float32)},
+    )
+    beyond = {"place": np.full((8, 3), 2)}
+    monkeypatch.setattr(cut_model, "random_items", lambda specs, count, rng: beyond)
+
+    said = r"does not run with some place \[1, 3\]: Gather.* out of .*; give items that it takes"
+    with pytest.raises(ModelError, match=said):
+        profiled(model, tmp_path, {})

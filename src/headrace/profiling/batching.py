@@ -112,7 +112,8 @@ def settle_batch(
     if isinstance(single, str):
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ModelError(
-            f"{graph.path}: does not run at batch size 1 ({given}): {single}; check --shape"
+            f"{graph.path}: does not run at batch size 1 ({given}): {single}; check --shape,"
+            " or give items that it takes: --inputs NAME=FILE.npy"
         )
     _require_tensors(graph, single)
     inputs = input_specs(graph, shapes)

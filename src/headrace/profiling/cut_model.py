@@ -39,6 +39,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Block
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Measurement, OpenedModel, held_together
+from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
@@ -164,15 +165,27 @@ def describe_block(index: int, stage: Any, cut: tuple[TensorSpec, ...]) -> Block
     )
 
 
-def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitCheck:
+    """How far the blocks one after the other are from the model's own file, run whole."""
+
+    error: float
+    """The largest relative error of any output: max |split - whole| / max |whole|."""
+    left_out: str | None
+    """Why made-up items were not compared, but the user's alone; None: they were."""
+
+
+def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> SplitCheck:
     """Run the blocks one after the other and compare with the model's own file, run whole.
 
     Args:
         examples: the user's items, if any; they join random ones, which have whole numbers and
-            texts from them: some are legal in few values only, such as a sample rate.
+            texts from them: some are legal in few values only, such as a sample rate. Floats may be
+            so, too, such as a size or a threshold: where the model does not run with random ones,
+            the user's count alone.
 
-    Returns:
-        The largest relative error of any output: max |split - whole| / max |whole|.
+    Raises:
+        ModelError: the model does not run with them.
     """
     inputs = model.crossings[0]
     made_up = random_items(inputs, CHECKED_ITEMS, rng)
@@ -187,30 +200,50 @@ def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> 
     batches = []
     for items in kinds:
         count = min(CHECKED_ITEMS, len(next(iter(items.values()))))
-        batches += _batches(items, count, fixed_batch)
-    worst = 0.0
+        batches.append(_batches(items, count, fixed_batch))
+    worst, left_out = 0.0, None
     # First all of the whole model, then all of the blocks: both open may be too much for memory.
-    for feeds, wanted in zip(batches, _run_whole(model.graph, names, batches), strict=True):
-        got = model.run(feeds)[-1]
-        for name, array in zip(names, wanted, strict=True):
-            worst = max(worst, relative_error(got[name], array))
-    return worst
+    for kind, answers in zip(batches, _run_whole(model.graph, names, batches), strict=True):
+        if isinstance(answers, str):
+            if left_out or not examples:
+                raise ModelError(
+                    f"{model.graph.path}: does not run with {answers}; give items that it takes, of"
+                    " every input: --inputs NAME=FILE.npy"
+                )
+            left_out = answers
+            continue
+        for feeds, wanted in zip(kind, answers, strict=True):
+            got = model.run(feeds)[-1]
+            for name, array in zip(names, wanted, strict=True):
+                worst = max(worst, relative_error(got[name], array))
+    return SplitCheck(error=worst, left_out=left_out)
 
 
 def _run_whole(
-    graph: OnnxGraph, names: Sequence[str], batches: Sequence[Arrays]
-) -> list[list[NDArray[Any]]]:
-    """The answers of the model's own file, uncut, the batch first."""
+    graph: OnnxGraph, names: Sequence[str], kinds: Sequence[Sequence[Arrays]]
+) -> list[list[list[NDArray[Any]]] | str]:
+    """The answers of the model's own file, uncut, the batch first, to batches of several kinds; or
+    of what shape they are, and why it does not run with them."""
     alone = graph.format == "onnx" and graph.weights is None
     content = read_model_bytes(graph.path) if alone else whole_model(graph)
     session = reference(graph.format)(content, graph.weights)
     filed = filed_outputs(graph)
-    answers = []
-    for feeds in batches:
-        outputs = session.run(list(filed), as_filed(graph, feeds))
-        found = from_filed(graph, dict(zip(filed, outputs, strict=True)))
-        answers.append([found[name] for name in names])
-    return answers
+    found: list[list[list[NDArray[Any]]] | str] = []
+    for batches in kinds:
+        answers = []
+        for feeds in batches:
+            given = as_filed(graph, feeds)
+            try:
+                outputs = session.run(list(filed), given)
+                ours = from_filed(graph, dict(zip(filed, outputs, strict=True)))
+            except Exception as error:  # ONNX Runtime's errors share no base of their own
+                shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+                found.append(f"some {shapes}: {first_line(error)}")
+                break
+            answers.append([ours[name] for name in names])
+        else:
+            found.append(answers)
+    return found
 
 
 def agrees(model: CutModel, error: float, boundary: Boundary) -> bool:

@@ -48,6 +48,7 @@ from headrace.profiling.buckets import Points, at_points, split_shapes
 from headrace.profiling.cache import cache_path, cached_profile, keep_profile
 from headrace.profiling.cut_model import (
     CutModel,
+    SplitCheck,
     agrees,
     check_split,
     cut_model,
@@ -188,20 +189,20 @@ def _measure(
         options = replace(options, blocks=1, max_batch=1)
     observed, model = _cut(settled, options, progress)
     given = items if examples else {}
-    error = check_split(model, given, rng)
-    changed = not agrees(model, error, options.boundary) and options.cuts is None
+    check = check_split(model, given, rng)
+    changed = not agrees(model, check.error, options.boundary) and options.cuts is None
     why = why_cuts_change(model) if changed else None
     if why is not None:
         told.append(
             f"cut into {len(model.blocks)} blocks it answers differently (relative error"
-            f" {error:.2g}), being {why}: it is served uncut"
+            f" {check.error:.2g}), being {why}: it is served uncut"
         )
         options = replace(options, blocks=1)
         model = cut_model(model.graph, observed, (), options.boundary, model.measurement)
-        error = check_split(model, given, rng)
+        check = check_split(model, given, rng)
     for notice in told:
         progress(ProfileProgress(step="cut", done=1.0, notice=notice))
-    require_agreement(model, error, options.boundary)
+    require_agreement(model, check.error, options.boundary)
     cut = [model]
     if points.sizes:
         cut = _at_points(model, points, shapes, options, rng)
@@ -218,7 +219,7 @@ def _measure(
             options.grid_tolerance,
         )
         measured.append((each, found))
-    notes = told + _notes(options, model, error, bool(examples))
+    notes = told + _notes(options, model, check, bool(examples))
     if settled.untried:
         notes.append(settled.untried)
     if settled.influence:
@@ -243,7 +244,7 @@ def _at_points(
 
     models = at_points(model, points, items_at)
     for each in models:
-        require_agreement(each, check_split(each, {}, rng), options.boundary)
+        require_agreement(each, check_split(each, {}, rng).error, options.boundary)
     return models
 
 
@@ -326,14 +327,19 @@ def observe_settled(settled: Settled, cut_tensors: int) -> Observed:
 
 
 def _notes(
-    options: ProfileOptions, model: CutModel, error: float, with_examples: bool
+    options: ProfileOptions, model: CutModel, check: SplitCheck, with_examples: bool
 ) -> list[str]:
     """What a reader of the profile should know besides its numbers."""
     against = "random inputs and the given examples" if with_examples else "random inputs"
-    notes = [f"split check: largest relative error {error:.2g} on {against}"]
-    if options.boundary == "float16" and not error <= HALF_ERROR_NOTED:
+    if check.left_out:
+        against = (
+            "the given examples alone, since the model does not run with random floats in their"
+            f" place ({check.left_out})"
+        )
+    notes = [f"split check: largest relative error {check.error:.2g} on {against}"]
+    if options.boundary == "float16" and not check.error <= HALF_ERROR_NOTED:
         notes.append(
-            f"float16 between stages changes the answers by {error:.2g};"
+            f"float16 between stages changes the answers by {check.error:.2g};"
             " --boundary float32 keeps them"
         )
     if len(model.blocks) < options.blocks:
