@@ -267,6 +267,51 @@ def test_names_inside_subgraphs_follow(tmp_path: Path) -> None:
         np.testing.assert_array_equal(got["y"], wanted)
 
 
+def test_an_output_that_is_a_weight_or_a_constant_is_served_one_request_per_run(
+    tmp_path: Path,
+) -> None:
+    version = numpy_helper.from_array(np.array([3], np.float32), "version")
+    nodes = [
+        helper.make_node("Mul", ["x", "version"], ["y"]),
+        helper.make_node("Constant", [], ["scale"], value_floats=[0.5, 2]),
+    ]
+    given = model(nodes, [("x", FLOAT, ["N", 2])], ["y", "version", "scale"], [version])
+
+    profile = profiled(given, tmp_path)
+
+    assert "output 'version' has no batch dimension" in profile.provenance.notes[0]
+    got = served(profile, tmp_path, 1, {"x": np.array([[1, 2]], np.float32)})
+    assert {name: array[0].tolist() for name, array in got.items()} == {
+        "y": [[3, 6]],
+        "version": [3],
+        "scale": [0.5, 2],
+    }
+
+
+def test_names_inside_a_model_may_be_those_that_are_added(tmp_path: Path) -> None:
+    shape = numpy_helper.from_array(np.array([4], np.int64), "x::shape")
+    nodes = [
+        helper.make_node("Reshape", ["x", "x::shape"], ["x::inside"]),
+        helper.make_node("Abs", ["x::inside"], ["y::inside"]),
+        helper.make_node("Neg", ["y::inside"], ["y::inside'"]),
+        helper.make_node("Identity", ["y::inside'"], ["y"]),
+    ]
+
+    profile = profiled(model(nodes, [("x", FLOAT, [2, 2])], ["y"], [shape]), tmp_path)
+
+    got = served(profile, tmp_path, 1, {"x": np.array([[1, -2], [3, 4]], np.float32)})
+    assert got["y"].tolist() == [[-1, -2, -3, -4]]
+
+
+def test_an_input_that_is_called_as_what_is_added_is_refused(tmp_path: Path) -> None:
+    given = model(
+        [helper.make_node("Abs", ["y::inside"], ["y"])], [("y::inside", FLOAT, [2])], ["y"]
+    )
+
+    with pytest.raises(ModelError, match=r"m\.onnx: the name 'y::inside' is needed beside"):
+        profiled(given, tmp_path)
+
+
 def test_a_model_that_does_not_batch_is_not_estimated(tmp_path: Path) -> None:
     path = saved(scaled_model(), tmp_path / "m.onnx")
 

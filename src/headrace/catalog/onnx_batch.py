@@ -2,7 +2,7 @@
 
 Everything else of Headrace knows one form: tensors [batch, item...]. Where a file has another, its
 inputs and outputs get a node each that stands between the two forms, and keep their names outside;
-the name inside gets `INSIDE`.
+the name inside gets `INSIDE`. So does an output that is no operator's, but a weight.
 
     batch at axis k    x [batch, a, b] --Transpose--> x::inside [a, batch, b]     k = 1
     no batch           x [1, a, b]     --Reshape----> x::inside [a, b]
@@ -48,6 +48,9 @@ def batch_first(
         inputs: of the result, each with its `batch_axis` in the file.
         outputs: likewise.
         batched: False: an item is a whole tensor of the file, and there is one in a batch.
+
+    Raises:
+        ModelError: an input or output is called as what is added for another.
     """
     graph = with_known_sizes(graph, inputs, batched)
     moved = [
@@ -59,6 +62,7 @@ def batch_first(
         return graph
     filed = {tensor.name: tensor for tensor in graph.inputs}
     inside = {name: name + INSIDE for name in moved}
+    names = inside | _out_of_the_way(graph, moved)
     shapes: dict[str, Any] = {}
     before, behind = [], []
     for spec in inputs:
@@ -73,12 +77,19 @@ def batch_first(
             behind += room_nodes(spec, inside[spec.name], shapes)
         elif spec.name in inside:
             behind.append(_out_of(graph, spec, inside[spec.name], batched, shapes))
+    made = {name for node in (*before, *behind) for name in node.writes} - {*graph.outputs}
+    if clash := sorted(_interface(graph) & {*inside.values(), *shapes, *made}):
+        raise ModelError(
+            f"{graph.path}: the name {clash[0]!r} is needed beside that of another input or output;"
+            " give this one another name"
+        )
     return replace(
         graph,
         inputs=tuple(_opened(spec, filed[spec.name], batched) for spec in inputs),
-        nodes=(*before, *(_renamed(node, inside) for node in graph.nodes), *behind),
-        initialisers=graph.initialisers | shapes,
-        static=graph.static | shapes.keys(),
+        nodes=(*before, *(_renamed(node, names) for node in graph.nodes), *behind),
+        initialisers=_named(graph.initialisers, names) | shapes,
+        static=frozenset(names.get(name, name) for name in graph.static) | shapes.keys(),
+        stated={name: value for name, value in graph.stated.items() if name not in names},
         batched=batched,
         output_axes={spec.name: spec.batch_axis for spec in outputs},
         outputs=tuple(spec.name for spec in outputs),
@@ -198,6 +209,35 @@ def _constant(name: str, values: tuple[int, ...], constants: dict[str, Any]) -> 
 def _node(kind: str, reads: tuple[str, ...], write: str, **attributes: Any) -> GraphNode:
     proto = onnx.helper.make_node(kind, list(reads), [write], **attributes)
     return GraphNode(proto=proto, reads=reads, writes=(write,))
+
+
+def _out_of_the_way(graph: OnnxGraph, moved: Sequence[str]) -> dict[str, str]:
+    """Other names for tensors inside that are called as what is added here, `x::shape`."""
+    taken = set(graph.tensors())
+    added = tuple(f"{name}::" for name in moved)
+    own = taken - _interface(graph)
+    found: dict[str, str] = {}
+    for name in sorted(name for name in own if name.startswith(added)):
+        other = name + "'"
+        while other in taken:
+            other += "'"
+        taken.add(other)
+        found[name] = other
+    return found
+
+
+def _interface(graph: OnnxGraph) -> set[str]:
+    return {tensor.name for tensor in graph.inputs} | set(graph.outputs)
+
+
+def _named(initialisers: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    found = dict(initialisers)
+    for name in sorted(found.keys() & names.keys()):
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(found.pop(name))
+        tensor.name = names[name]
+        found[tensor.name] = tensor
+    return found
 
 
 def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:

@@ -73,7 +73,11 @@ class CutModel:
         """
         if self.opened and end_block == first_block + 1:
             return self.opened[first_block]
-        return self.measurement.open(self.stage_bytes(first_block, end_block), self.graph.weights)
+        content = self.stage_bytes(first_block, end_block)
+        try:
+            return self.measurement.open(content, self.graph.weights)
+        except ModelError as error:
+            raise ModelError(f"{self.graph.path}: {error}") from error
 
     def stage_bytes(self, first_block: int, end_block: int) -> bytes:
         """Blocks [first_block, end_block) as an ONNX file's content."""
