@@ -186,3 +186,18 @@ def test_made_up_items_that_a_model_does_not_take_ask_for_others(
     said = r"does not run with some place \[1, 3\]: Gather.* out of .*; give items that it takes"
     with pytest.raises(ModelError, match=said):
         profiled(model, tmp_path, {})
+
+
+def test_an_output_with_nothing_in_it_is_said_to_be_so(tmp_path: Path) -> None:
+    model = modelled(
+        [helper.make_node("Slice", ["x", "none", "none", "axes"], ["y"])],
+        {"x": (FLOAT, ["N", 4])},
+        {"none": np.array([0]), "axes": np.array([1])},
+    )
+    with pytest.raises(ModelError, match=r"nothing in it for any inputs tried here \(\[1, 0\]\)"):
+        profiled(model, tmp_path, {})
+
+    profile = profiled(model, tmp_path, {}, max_outputs={"y": (1,)})
+
+    assert "'y' is [1, 0] for one item, with nothing in it" in profile.provenance.notes[0]
+    assert answered(profile, tmp_path, x=np.ones((1, 4)))["y::shape"].tolist() == [1, 0]

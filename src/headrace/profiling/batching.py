@@ -215,7 +215,12 @@ def _output(
         if (a, b) == (1, 2) and one.ndim == two.ndim
     ]
     axis = named.get(name, grew[0] if grew else None)
-    if axis is None or axis not in grew or 0 in one.shape:
+    if 0 in one.shape:
+        raise _NotBatchedError(
+            f"output {name!r} is {list(one.shape)} for one item, with nothing in it, so that it may"
+            " vary in size"
+        )
+    if axis is None or axis not in grew:
         raise _NotBatchedError(
             f"output {name!r} has no batch dimension: it is {list(one.shape)} for one item and"
             f" {list(two.shape)} for two"

@@ -113,7 +113,13 @@ def _room(
             + (f", or of every dimension: {name}={of_all}" if of_all != try_this else "")
         )
     if not all(wanted):
-        other = next((shape for shape in shapes if shape != shapes[0]), shapes[0])
+        other = next((shape for shape in shapes if shape != shapes[0]), None)
+        if other is None:
+            raise ModelError(
+                f"{where} has nothing in it for any inputs tried here ({list(shapes[0])}), and the"
+                " most is not known from the graph; give others by --inputs, leave the output out"
+                f" of the export, or name its most: --max-output {name}={try_this}, or more"
+            )
         raise ModelError(
             f"{where} has another size for other inputs ({list(shapes[0])}, {list(other)}), and the"
             f" most is not known from the graph; name it: --max-output {name}={try_this}, which is"
