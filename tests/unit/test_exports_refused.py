@@ -112,6 +112,37 @@ def test_an_export_in_training_mode_is_refused_for_what_it_is(tmp_path: Path) ->
     )
 
 
+def noise(write: str, **more: float) -> onnx.NodeProto:
+    return helper.make_node("RandomNormalLike", ["x"], [write], **more)
+
+
+def test_seeded_noise_is_refused_since_the_seed_is_the_first_answers_alone(tmp_path: Path) -> None:
+    nodes = [noise("noise", seed=1.0), helper.make_node("Add", ["x", "noise"], ["y"])]
+
+    said = refusal(exported(nodes, ["N", 4]), tmp_path)
+
+    assert "output 'y' is another each time for the same item" in said
+    assert "its RandomNormalLike makes every answer another" in said
+
+
+def test_noise_within_a_branch_is_found(tmp_path: Path) -> None:
+    branch = helper.make_graph(
+        [noise("made", seed=1.0)], "b", [], [helper.make_tensor_value_info("made", FLOAT, None)]
+    )
+    chosen = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
+
+    said = refusal(exported([chosen], ["N", 4], constants={"yes": np.array(True)}), tmp_path)
+
+    assert "its RandomNormalLike makes every answer another" in said
+
+
+def test_random_operators_that_change_nothing_are_served(tmp_path: Path) -> None:
+    dropout = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
+    constants = {"ratio": np.array(0, np.float32), "training": np.array(True)}
+
+    assert profiled(exported([dropout], ["N", 4], constants=constants), tmp_path).batched
+
+
 def test_a_type_that_is_not_served_is_named(tmp_path: Path) -> None:
     model = exported([helper.make_node("Cast", ["x"], ["y"], to=FLOAT)], ["N", 4])
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FN

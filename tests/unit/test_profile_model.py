@@ -13,6 +13,7 @@ from headrace.catalog.documents import read_profile, write_document
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
+from headrace.profiling import batching
 from headrace.profiling.options import ProfileOptions, ProfileProgress
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.ranges import ranges_to_measure
@@ -307,8 +308,11 @@ def test_a_text_output_is_profiled_as_strings(tmp_path: Path) -> None:
     assert (output.dtype, output.max_bytes) == ("bytes", 4096)
 
 
-def test_a_split_that_answers_differently_is_refused(tmp_path: Path) -> None:
-    # Noise is the one thing that two runs never agree on.
+def test_a_split_that_answers_differently_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Noise is the one thing that two runs never agree on; else it is refused before.
+    monkeypatch.setattr(batching, "require_repeatable", lambda *asked: None)
     noise = helper.make_node("RandomNormalLike", ["a"], ["noise"])
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),

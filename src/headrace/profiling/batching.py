@@ -42,6 +42,7 @@ from headrace.profiling.item_shapes import open_whole
 from headrace.profiling.items import Arrays, input_specs, is_measured, tiled
 from headrace.profiling.output_sizes import rooms_of
 from headrace.profiling.quantisation import quantisation
+from headrace.profiling.repeatable import require_repeatable
 
 TRIED_ITEMS = 8
 """Items with which one request at a time is tried, for outputs that vary in size."""
@@ -93,8 +94,9 @@ def settle_batch(
         max_batch: the largest batch that will be served.
 
     Raises:
-        ModelError: it does not run at all, an output is not a tensor of numbers or strings, varies
-            in size and nobody knows how far, or has no batch dimension where the user says.
+        ModelError: it does not run at all, an output is not a tensor of numbers or strings, is
+            another for the same item, varies in size and nobody knows how far, or has no batch
+            dimension where the user says.
     """
     if unknown := sorted(most.keys() - set(graph.outputs)):
         raise ModelError(
@@ -116,6 +118,7 @@ def settle_batch(
             " or give items that it takes: --inputs NAME=FILE.npy"
         )
     _require_tensors(graph, single)
+    require_repeatable(session, graph, as_filed(graph, tiled(items, 1)))
     inputs = input_specs(graph, shapes)
     by_content, untried = shapes_by_content(graph, items)
     try:

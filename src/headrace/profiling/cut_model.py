@@ -44,6 +44,7 @@ from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
 from headrace.profiling.quantisation import quantisation
+from headrace.profiling.repeatable import export_for_inference, random_operators
 
 TOLERANCE: dict[Boundary, float] = {"float32": 1e-4, "float16": 0.1}
 """Relative error to which a split model must agree with the whole one. At float16 a few 1e-3 are
@@ -277,17 +278,6 @@ def why_cuts_change(model: CutModel) -> str | None:
     return "in half precision (--boundary float16 would cut it)" if half else None
 
 
-def _random_operators(model: CutModel) -> set[str]:
-    """Those whose output nobody can foretell; a Dropout without a training mode passes all on."""
-    return {
-        node.proto.op_type
-        for node in model.graph.nodes
-        if node.proto.op_type.startswith("Random")
-        or node.proto.op_type in ("Bernoulli", "Multinomial")
-        or (node.proto.op_type == "Dropout" and len(node.proto.input) == 3)
-    }
-
-
 def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None:
     """Refuse a split that changes the answers.
 
@@ -301,8 +291,8 @@ def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None
             if boundary == "float32"
             else "--boundary float32"
         )
-        if random := ", ".join(sorted(_random_operators(model))):
-            step = f"an export for inference, model.eval(): its {random} makes every answer another"
+        if random := random_operators(model.graph):
+            step = export_for_inference(random)
         raise ModelError(
             f"{model.graph.path}: cut into {len(model.blocks)} blocks it answers differently\n"
             f"  needs  relative error <= {tolerance:g} with {boundary} between stages\n"
