@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError, ProfileError
 from headrace.domain.profile import Profile
@@ -19,6 +20,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session
+from headrace.profiling.batch_hint import batch_hint
 from headrace.profiling.estimate import EstimateOptions, estimate_model
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
@@ -132,6 +134,55 @@ def test_an_axis_that_is_named_is_taken(tmp_path: Path) -> None:
     )
 
     assert profile.inputs[0].shape == (1, -1)
+
+
+def time_first() -> onnx.ModelProto:
+    """`x` [T, N, 4] and a state [1, N, 3] through an LSTM."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.normal(size=(1, 12, size)).astype(np.float32), name)
+        for name, size in (("w", 4), ("r", 3))
+    ]
+    node = helper.make_node(
+        "LSTM", ["x", "w", "r", "", "", "h", "c"], ["y", "hn", "cn"], hidden_size=3
+    )
+    inputs: list[Declared] = [
+        ("x", FLOAT, ["T", "N", 4]),
+        ("h", FLOAT, [1, "N", 3]),
+        ("c", FLOAT, [1, "N", 3]),
+    ]
+    return model([node], inputs, ["y", "hn", "cn"], weights)
+
+
+def test_the_name_that_all_inputs_have_is_proposed_for_the_batch(tmp_path: Path) -> None:
+    said = "if 'N' is the batch, --batch-axis x=1"
+
+    assert f"would be batched; {said}" in profiled(time_first(), tmp_path).provenance.notes[1]
+    with pytest.raises(ModelError, match=rf"for every \?\n   or  {said}"):
+        profiled(time_first(), tmp_path, shapes={"x": (5, 4)})
+    with pytest.raises(ModelError, match=f"check --shape, {said}, or give items"):
+        profiled(time_first(), tmp_path, shapes={"x": (5, 4), "h": (6, 3), "c": (6, 3)})
+
+
+def test_who_names_the_batch_of_one_input_names_that_of_others_that_call_it_alike(
+    tmp_path: Path,
+) -> None:
+    profile = profiled(time_first(), tmp_path, batch_axes={"h": 1}, shapes={"x": (5, 4)})
+
+    assert profile.batched
+    assert {spec.name: spec.batch_axis for spec in profile.inputs} == {"x": 1, "h": 1, "c": 1}
+    assert [spec.batch_axis for spec in profile.outputs] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("batch", ["N", 1])
+def test_a_length_that_all_inputs_share_is_not_proposed_for_the_batch(
+    tmp_path: Path, batch: str | int
+) -> None:
+    node = helper.make_node("Add", ["ids", "mask"], ["y"])
+    inputs: list[Declared] = [(name, FLOAT, [batch, "L"]) for name in ("ids", "mask")]
+    given = model([node], inputs, ["y"])
+
+    assert batch_hint(load_graph(saved(given, tmp_path / "m.onnx"))) is None
 
 
 def test_a_model_with_a_scalar_is_served_one_request_per_run_and_says_so(tmp_path: Path) -> None:

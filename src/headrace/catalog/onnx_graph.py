@@ -56,6 +56,8 @@ class OpenTensor:
     """Where the file has the batch dimension; None: it has none, and all are `item_dims`."""
     symbols: tuple[str, ...] = ()
     """What the file calls each of `item_dims`; "" where it has no name."""
+    batch_symbol: str = ""
+    """What the file calls the batch dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,7 @@ def load_graph(
         path: the file.
         max_bytes: of it, without the files that it refers to.
         batch_axes: where inputs have their batch dimension, None: they have none; of inputs that
-            are not named it is found.
+            are not named it is the dimension that the file calls as the named ones, or is found.
         max_string_bytes: of one string that enters or leaves.
 
     Raises:
@@ -168,7 +170,9 @@ def load_graph(
     nodes = _nodes_without_constants(graph, initialisers)
     nodes = tuple(needed(nodes, outputs))
     named = batch_axes or {}
-    inputs = tuple(_open_tensor(path, v, named) for v in graph.input if v.name not in initialisers)
+    values = [value for value in graph.input if value.name not in initialisers]
+    called = _called(values, named)
+    inputs = tuple(_open_tensor(path, value, named, called) for value in values)
     if not inputs:
         raise ModelError(f"{path}: the model has no input, so there is nothing to serve")
     header = onnx.ModelProto()
@@ -295,7 +299,19 @@ def no_tensor(path: Path, output: str) -> str:
     )
 
 
-def _open_tensor(path: Path, value: Any, named: Mapping[str, int | None]) -> OpenTensor:
+def _called(values: Sequence[Any], named: Mapping[str, int | None]) -> frozenset[str]:
+    """What the file calls the batch of the inputs where the user says which dimension it is."""
+    found = set()
+    for value in values:
+        dims, axis = value.type.tensor_type.shape.dim, named.get(value.name)
+        if axis is not None and 0 <= axis < len(dims):
+            found.add(dims[axis].dim_param)
+    return frozenset(found - {""})
+
+
+def _open_tensor(
+    path: Path, value: Any, named: Mapping[str, int | None], called: frozenset[str]
+) -> OpenTensor:
     kind = value.type.tensor_type
     dtype = dtype_name(kind.elem_type)
     if not value.type.HasField("tensor_type") or dtype is None:
@@ -322,7 +338,9 @@ def _open_tensor(path: Path, value: Any, named: Mapping[str, int | None]) -> Ope
             " served"
         )
     symbols = tuple(dim.dim_param for dim in kind.shape.dim)
-    axis = named.get(value.name, _likely_axis(dims, symbols))
+    alike = [axis for axis, symbol in enumerate(symbols) if symbol in called]
+    likely = alike[0] if len(alike) == 1 else _likely_axis(dims, symbols)
+    axis = named.get(value.name, likely)
     if axis is None:
         return OpenTensor(
             name=value.name,
@@ -345,6 +363,7 @@ def _open_tensor(path: Path, value: Any, named: Mapping[str, int | None]) -> Ope
         item_dims=others,
         batch_axis=axis,
         symbols=(*symbols[:axis], *symbols[axis + 1 :]),
+        batch_symbol=symbols[axis],
     )
 
 

@@ -36,6 +36,7 @@ from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
+from headrace.profiling.batch_hint import batch_hint
 from headrace.profiling.content_lengths import Shapes, shapes_by_content
 from headrace.profiling.influence import influence_between
 from headrace.profiling.item_shapes import open_whole
@@ -113,8 +114,10 @@ def settle_batch(
     single = _run(session, graph, items, 1)
     if isinstance(single, str):
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        hint = batch_hint(graph)
         raise ModelError(
             f"{graph.path}: does not run at batch size 1 ({given}): {single}; check --shape,"
+            f"{f' {hint},' if hint else ''}"
             " or give items that it takes: --inputs NAME=FILE.npy"
         )
     _require_tensors(graph, single)
@@ -179,9 +182,10 @@ def _batched_outputs(
         raise _NotBatchedError(f"input {name!r} has no batch dimension")
     double = _run(session, graph, items, 2)
     if isinstance(double, str):
+        hint = batch_hint(graph)
         raise _NotBatchedError(
             f"it does not run with two items in one batch ({double}); an export whose batch is free"
-            " (dynamic_shapes) would be batched"
+            f" (dynamic_shapes) would be batched{f'; {hint}' if hint else ''}"
         )
     found = tuple(_output(graph, name, single[name], double[name], named) for name in graph.outputs)
     empty = _run(session, graph, _emptied(items), 2)

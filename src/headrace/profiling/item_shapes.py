@@ -14,6 +14,7 @@ from headrace.domain.errors import ModelError
 from headrace.executors.base import OpenedModel
 from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
+from headrace.profiling.batch_hint import batch_hint
 from headrace.profiling.items import input_specs, random_items
 
 Shapes = dict[str, tuple[int, ...]]
@@ -79,10 +80,12 @@ def _by_trial(graph: OnnxGraph, given: Shapes, open_names: list[str]) -> tuple[S
         refusals[text] = refusal
     dims = next(tensor.item_dims for tensor in graph.inputs if tensor.name == open_names[0])
     hint = ",".join("?" if dim is None else str(dim) for dim in dims)
+    batch = batch_hint(graph)
     tried = "\n".join(f"  {text}: {refusal}" for text, refusal in refusals.items())
     raise ModelError(
         f"{graph.path}: leaves item dimensions free and accepts none of the common shapes\n"
         f"{tried}\n  try  --shape {open_names[0]}={hint} with the sizes that you serve for every ?"
+        + (f"\n   or  {batch}" if batch else "")
     )
 
 
