@@ -323,6 +323,13 @@ def test_a_number_among_much_else_is_seen_in_batches_of_all_sizes(size: int) -> 
     assert "by their place in it" in str(found.reason(None))
 
 
+def test_what_is_no_number_at_any_place_does_not_follow_the_place() -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        return {"x": items["x"][:count] + np.array([np.nan, np.inf, 0])}
+
+    assert influence_of(run, np.ones((4, 3))).by_place == 0
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.bool_, object])
 def test_labels_that_follow_the_place_are_seen(kind: type) -> None:
     def run(items: Any, count: int) -> dict[str, NDArray[Any]]:

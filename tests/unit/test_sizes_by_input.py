@@ -188,6 +188,23 @@ def test_made_up_items_that_a_model_does_not_take_ask_for_others(
         profiled(model, tmp_path, {})
 
 
+def test_given_items_that_a_model_does_not_take_are_refused_though_made_up_ones_run(
+    tmp_path: Path,
+) -> None:
+    model = modelled(
+        [
+            helper.make_node("Cast", ["place"], ["whole"], to=INT),
+            helper.make_node("Gather", ["table", "whole"], ["y"]),
+        ],
+        {"place": (FLOAT, ["N", 1])},
+        {"table": np.ones(9, np.float32)},
+    )
+    items = {"place": np.array([[0], [1], [99]], np.float32)}
+
+    with pytest.raises(ModelError, match=r"does not run with some place \[2, 1\]: Gather"):
+        profiled(model, tmp_path, items, max_batch=2)
+
+
 def test_an_output_with_nothing_in_it_is_said_to_be_so(tmp_path: Path) -> None:
     model = modelled(
         [helper.make_node("Slice", ["x", "none", "none", "axes"], ["y"])],

@@ -210,7 +210,7 @@ def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> 
     # First all of the whole model, then all of the blocks: both open may be too much for memory.
     for kind, answers in zip(batches, _run_whole(model.graph, names, batches), strict=True):
         if isinstance(answers, str):
-            if left_out or not examples:
+            if kind is batches[-1]:
                 raise ModelError(
                     f"{model.graph.path}: does not run with {answers}; give items that it takes, of"
                     " every input: --inputs NAME=FILE.npy"

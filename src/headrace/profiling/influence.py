@@ -176,18 +176,19 @@ def _change(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 def _change_by_place(a: NDArray[Any], b: NDArray[Any], axis: int) -> float:
     """How far what items are answered is from what they are answered elsewhere in their batch."""
+    if np.array_equal(a, b):
+        return 0.0
     if a.dtype == object:
         a, b = np.zeros(a.shape), (a != b).astype(np.float64)
-    a, b = (np.moveaxis(array, axis, 0).astype(np.float64) for array in (a, b))
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    differ = ~same.all(axis=0)
-    if not differ.any():
+    a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
+    differ = ((a != b) & ((a == a) | (b == b))).any(axis=0)
+    a, b = a[:, differ].astype(np.float64), b[:, differ].astype(np.float64)
+    if not a.size:
         return 0.0
     with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(a - b))
+        apart = np.where(a == b, 0.0, np.abs(a - b))
         largest = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
-        of_half = np.sort(apart, axis=0)[(len(a) - 1) // 2]
-        changes = (of_half / largest)[differ]
+        changes = np.sort(apart, axis=0)[(len(a) - 1) // 2] / largest
     changes[np.isnan(changes)] = math.inf
     return float(np.sort(changes)[math.ceil(0.95 * (changes.size - 1))])
 
