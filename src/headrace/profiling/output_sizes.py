@@ -116,9 +116,9 @@ def _room(
         other = next((shape for shape in shapes if shape != shapes[0]), None)
         if other is None:
             raise ModelError(
-                f"{where} has nothing in it for any inputs tried here ({list(shapes[0])}), and the"
-                " most is not known from the graph; give others by --inputs, leave the output out"
-                f" of the export, or name its most: --max-output {name}={try_this}, or more"
+                f"{where} may vary in size, though it is {list(shapes[0])} for all inputs tried,"
+                " and the most is not known from the graph; give others by --inputs, or name it:"
+                f" --max-output {name}={try_this}, or more where your inputs may give more"
             )
         raise ModelError(
             f"{where} has another size for other inputs ({list(shapes[0])}, {list(other)}), and the"
