@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,14 @@ def pytest_configure(config: pytest.Config) -> None:
         # and every one looks for work for 50 ms.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         several = bool(config.getoption("numprocesses", None))
-        _compile([*_kernels(), *(_planners() if several else [])])
+        _compile([*_kernels(), *(_planners() if several else [])], _all_tests_of(config, several))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """No test has a doctest: to look for them in all of them takes a second of every worker."""
+    found = yield
+    return [each for each in found if type(each) is pytest.Module]
 
 
 def _keep_bytecode() -> None:
@@ -46,9 +54,27 @@ def _planners() -> list[str]:
     return [f"{_PLAN}{name}" for name in PLANS]
 
 
-def _compile(names: list[str]) -> None:
+def _all_tests_of(config: pytest.Config, several: bool) -> list[str]:
+    """Where to collect what workers will, if pytest has kept hardly any of it yet: reading and
+    rewriting all tests takes three times as long as collecting them, and each worker does both."""
+    if not several or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return []
+    tests = list(Path(__file__).parent.rglob("test_*.py"))
+    kept = f".{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    read = sum(
+        _is_newer(path.parent / "__pycache__" / f"{path.stem}{kept}", path) for path in tests
+    )
+    return config.args if read < len(tests) / 2 else []
+
+
+def _is_newer(kept: Path, source: Path) -> bool:
+    return kept.exists() and kept.stat().st_mtime >= source.stat().st_mtime
+
+
+def _compile(names: list[str], collected: list[str]) -> None:
     """In a process per core, each of which takes the next name from a pipe: where nothing is kept
-    yet, every one takes some ten seconds, and some take twice as long as others."""
+    yet, every one takes some ten seconds, and some take twice as long as others. The first collects
+    tests before that, if there are any to collect."""
     cores = len(os.sched_getaffinity(0))
     reader, writer = os.pipe()
     os.write(writer, b"".join(name.encode().ljust(_NAME_BYTES) for name in names))
@@ -56,9 +82,9 @@ def _compile(names: list[str]) -> None:
     tests = str(Path(__file__).parent)
     compiling = [
         subprocess.Popen(
-            [sys.executable, "-c", _WARM_UP, str(_NAME_BYTES), _PLAN, tests], stdin=reader
+            [sys.executable, "-c", _WARM_UP, str(_NAME_BYTES), _PLAN, tests, *first], stdin=reader
         )
-        for _ in range(min(cores, len(names)))
+        for first in [collected, *[[]] * (min(cores, len(names)) - 1)]
     ]
     os.close(reader)
     for process in compiling:
@@ -69,9 +95,13 @@ _NAME_BYTES = 64
 """Of equal length, so that whoever reads gets a whole one."""
 _PLAN = "plan: "
 _WARM_UP = """
-import os, sys
+import os, subprocess, sys
 from headrace.simulation.warm_up import warm_up
-size, plan, tests = int(sys.argv[1]), *sys.argv[2:]
+size, plan, tests, *collected = int(sys.argv[1]), *sys.argv[2:]
+if collected:
+    collecting = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *collected]
+    worker = {"PYTEST_XDIST_WORKER": "none"}
+    subprocess.run(collecting, env={**os.environ, **worker}, stdout=subprocess.DEVNULL)
 sys.path[:0] = [tests, os.path.dirname(tests)]
 while name := os.read(0, size):
     name = name.decode().strip()

@@ -270,6 +270,7 @@ def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Pat
         asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
 
 
+@pytest.mark.lengthy
 def test_a_node_that_another_does_not_reach_is_left_out_until_it_does(tmp_path: Path) -> None:
     """The gateway reaches all. Stage 0 is on n0, stage 1 on n1 and on n2."""
     served = served_chain(tmp_path, pools=(1, 2), nodes=3, gbps=10.0)

@@ -36,7 +36,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[pytest.param(asyncio.run, marks=pytest.mark.lengthy), uvloop.run],
+    ids=["asyncio", "uvloop"],
+)
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
     runner = request.param
     return lambda test: runner(asyncio.wait_for(test, WAIT_S))

@@ -186,6 +186,7 @@ def spoiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoiler:
     return spoiler
 
 
+@pytest.mark.lengthy
 def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
     tmp_path: Path, spoiler: Spoiler
 ) -> None:

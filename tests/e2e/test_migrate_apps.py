@@ -19,6 +19,7 @@ from helpers.traffic import FUNCTION, INFER
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.lengthy
 def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
     first = write_app_plan(tmp_path, "first.json", 400.0)
     second = write_app_plan(tmp_path, "second.json", 300.0)

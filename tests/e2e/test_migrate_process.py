@@ -45,6 +45,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
 
 
+@pytest.mark.lengthy
 def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

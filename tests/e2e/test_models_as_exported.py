@@ -127,7 +127,9 @@ def test_a_model_with_its_weights_beside_it_is_served(served: Ask, tmp_path: Pat
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("ending", ["heads", "padded", "boxes"])
+@pytest.mark.parametrize(
+    "ending", [*(pytest.param(e, marks=pytest.mark.lengthy) for e in ("heads", "padded")), "boxes"]
+)
 def test_a_detector_is_served_one_picture_per_run_with_as_many_boxes_as_it_finds(
     served: Ask, tmp_path: Path, ending: Ending
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_file_that_vanishes_while_it_is_served_costs_that_model_alone(
     run(test())
 
 
+@pytest.mark.lengthy
 def test_workers_killed_while_they_load_leave_no_request_without_an_answer_or_a_reason(
     tmp_path: Path,
 ) -> None:

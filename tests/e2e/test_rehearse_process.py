@@ -49,6 +49,7 @@ def test_a_server_of_ones_own_needs_no_folder_of_the_user(
         assert len(family(server.pid)) == 2, "itself and its worker"
 
 
+@pytest.mark.lengthy
 def test_what_the_gateway_takes_is_measured_on_a_server_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

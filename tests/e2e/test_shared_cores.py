@@ -118,7 +118,13 @@ def test_a_plan_of_shared_cores_is_simulated_and_shown(tmp_path: Path) -> None:
     assert json.loads(drawn.getvalue())["traceEvents"]
 
 
-@pytest.mark.parametrize("parts", [TURNS, ALL], ids=["turns", "all-on-both"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param(TURNS, id="turns"),
+        pytest.param(ALL, id="all-on-both", marks=pytest.mark.lengthy),
+    ],
+)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_three_networks_on_two_cores_are_all_answered(
     tmp_path: Path, parts: tuple[tuple[Fraction, tuple[str, ...]], ...]

@@ -16,6 +16,7 @@ import yaml
 
 from headrace import cli
 from headrace.catalog.documents import write_document
+from headrace.simulation.apps import headroom
 from helpers.doc_pages import BLOCKS, PAGES, ROOT, Block
 from helpers.problems import HANG_S, make_profile
 from helpers.shared import make_interference
@@ -62,14 +63,19 @@ def write_problem(text: str, path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in the folder; it must end with exit code 0."""
+    """Run a command line in the folder; it must end with exit code 0. Sessions are brief."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(headroom, "SESSIONS", 1)
+    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 400)
 
     def runner(line: str) -> None:
         words = shlex.split(line.partition(" > ")[0], comments=True)
         if words[1] == "plan" and "--time-limit-s" not in words:
             # The usual minute may be over on a busy machine that has to compile first.
             words += ["--time-limit-s", f"{HANG_S:g}"]
+        if words[1] == "simulate" and "--at" not in words:
+            # That it runs is asked, not what a minute brings; the last value counts.
+            words += ["--duration-s", "2"]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as ended:
             cli.main()

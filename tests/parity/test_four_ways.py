@@ -15,6 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from headrace.dispatch.policies import POLICIES
 from headrace.domain.events import Answered, Dropped, SlotLost, Transferred
 from headrace.simulation.driver import exact_durations
@@ -82,6 +84,7 @@ def test_every_policy_meets_ties_jitter_and_lost_slots() -> None:
         assert any(trace.changes for trace in mine)
 
 
+@pytest.mark.lengthy
 def test_parity_catches_every_mistake_that_is_made_in_loop_and_kernel() -> None:
     others = {name for name, mutant in MUTANTS.items() if mutant.of_items or mutant.of_starts}
     mutants = MUTANTS.keys() - others

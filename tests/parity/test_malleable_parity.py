@@ -15,7 +15,7 @@ from parity.test_four_ways import uncompiled
 from parity.test_simulated_equals_live import run_live_items
 
 SEEDS = range(200)
-UNCOMPILED_SEEDS = range(24)
+UNCOMPILED_SEEDS = range(12)
 
 
 def test_simulator_dispatcher_and_live_driver_give_the_same_events() -> None:

@@ -39,7 +39,14 @@ def search(
     return least_devices_bill(case, MOST, ends_at, sharing=sharing)
 
 
-@pytest.mark.parametrize("seed", range(200))
+LONGEST = (3, 83, 153, 168)
+"""Seeds of cases that both take long for."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=pytest.mark.lengthy if n in LONGEST else ()) for n in range(200)],
+)
 def test_the_bill_is_what_brute_force_finds(seed: int) -> None:
     rng = random.Random(seed)
     case = random_app(rng, "app", GRAPHS[seed % len(GRAPHS)])

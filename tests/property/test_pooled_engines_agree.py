@@ -23,6 +23,12 @@ pytestmark = pytest.mark.xdist_group("pooled-engines")
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
+LONGEST = (4, 5, 8)
+"""Seeds of problems of which HiGHS takes seconds."""
+SEEDS = [
+    pytest.param(seed, marks=pytest.mark.lengthy if seed in LONGEST else ()) for seed in range(20)
+]
+
 
 def random_problem(seed: int, *, models: int) -> Problem:
     """Up to three models on up to nine devices of two types."""
@@ -93,7 +99,7 @@ def by_both_on_random(seed: int, models: int) -> tuple[PooledResult, PooledResul
     return by_both(random_problem(seed, models=models))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_both_engines_prove_the_same_objective(seed: int) -> None:
     exact, highs = by_both_on_random(seed, 1 + seed % 3)
 
@@ -104,7 +110,7 @@ def test_both_engines_prove_the_same_objective(seed: int) -> None:
         assert exact.bound >= highs.objective * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_both_engines_prove_the_same_cost_of_the_same_rates(seed: int) -> None:
     exact, highs = by_both(random_cost_problem(seed, models=1 + seed % 3))
 
@@ -152,7 +158,7 @@ def test_the_least_cost_of_three_models_on_a_hundred_devices_is_proven(part: flo
     assert result.plan.objective <= most.cost_per_hour
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_neither_engine_uses_more_devices_than_the_other(seed: int) -> None:
     models = 1 + seed % 3
     problem = random_problem(seed, models=models)

@@ -86,7 +86,7 @@ def test_any_remainder_that_carries_the_target_will_do(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 3, 4, 6, 7, 10])
 def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against uncut walks, and against HiGHS where it proves the best plan in a second or two."""
-    devices = {"a": 5, "b": 9} if seed % 2 else {"a": 3, "b": 4, "c": 6}
+    devices = {"a": 5, "b": 9} if seed % 2 else {"a": 2, "b": 3, "c": 4}
     task, profiles = make_task(
         seed, models=2 + seed % 2, devices=devices, shares=QUARTERS, blocks=4, max_batch=2
     )

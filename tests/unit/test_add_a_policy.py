@@ -6,6 +6,8 @@ compiled and as plain Python alike.
 
 from pathlib import Path
 
+import pytest
+
 from helpers.additions import Addition, CopiedPackage
 
 TOY = Addition(
@@ -86,17 +88,27 @@ for seed in (1, 2, 3):
 """
 
 
+def used(package: CopiedPackage) -> list[str]:
+    """What each session came to."""
+    done = package.python(USES)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def uncompiled(folder: Path) -> CopiedPackage:
+    return CopiedPackage(folder, TOY, NUMBA_DISABLE_JIT="1")
+
+
 def test_a_new_policy_is_one_new_file_and_one_line_of_the_table(tmp_path: Path) -> None:
-    printed = []
-    for jit in ("0", "1"):
-        folder = tmp_path / jit
-        folder.mkdir()
-        package = CopiedPackage(folder, TOY, NUMBA_DISABLE_JIT=jit)
-        used = package.python(USES)
-        assert used.returncode == 0, used.stderr
-        printed.append(used.stdout)
-    assert printed[0] == printed[1]
-    assert len(printed[0].splitlines()) == 3
+    package = uncompiled(tmp_path)
+    assert len(used(package)) == 3
 
     refused = package.headrace("simulate", "plan.json", "--policy", "nothing")
     assert refused.returncode == 2
+
+
+@pytest.mark.lengthy
+def test_a_new_policy_does_the_same_when_it_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    compiled = CopiedPackage(tmp_path, TOY, NUMBA_DISABLE_JIT="0")
+    assert used(compiled) == used(uncompiled(tmp_path / "plain"))

@@ -23,6 +23,7 @@ from headrace.planning.apps.bill.planner import whole_devices_bound
 from headrace.planning.apps.explain import explain
 from headrace.reporting.app_table import explanation
 from headrace.reporting.plan_table import claims_table
+from headrace.simulation.apps import headroom
 from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 from headrace.simulation.apps.headroom import attained
 from headrace.verify import verify
@@ -259,7 +260,10 @@ def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
     assert "duty" in {violation.check for violation in verify(claimed, problem.profiles)}
 
 
-def test_attainment_of_modules_that_share_a_slot_is_that_of_whole_apps() -> None:
+def test_attainment_of_modules_that_share_a_slot_is_that_of_whole_apps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 1_000)
     problem = make_app_problem(rate_rps=60, slo_ms=150.0)
     tight = planned(problem)
     assert any(slot.duty_us is not None for slot in tight.slots)

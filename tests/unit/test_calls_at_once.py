@@ -28,6 +28,12 @@ from helpers.apps import make_app_problem
 from helpers.problems import make_cluster
 
 
+@pytest.fixture(autouse=True)
+def brief_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what shares slots; requests that come at even gaps end as in ten times as many."""
+    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 400)
+
+
 def asked_at_once(planner: str, *, slo_ms: float, calls: float = 4.0) -> Problem:
     """One request every five seconds, which calls a model of 8 ms on an A100 several times."""
     problem = make_app_problem(planner)
@@ -200,10 +206,7 @@ def _with_margin(problem: Problem, margin: float) -> PlanResult:
 
 
 @pytest.mark.parametrize("calls", [3.0, 3.5, 4.0])
-def test_a_plan_is_given_up_early_only_if_its_whole_session_does_not_attain(
-    calls: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 400)
+def test_a_plan_is_given_up_early_only_if_its_whole_session_does_not_attain(calls: float) -> None:
     problem = asked_at_once("shares", slo_ms=28, calls=calls)
     plan = solve(problem).plan
     assert plan is not None

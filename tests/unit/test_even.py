@@ -1,6 +1,6 @@
 """`headrace plan --margin auto` with several models: margins and weights per model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,13 @@ models:
   - {profile: n.profile.json, slo_ms: 120}
 options: {time_limit_s: 600}
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def brief_sessions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +143,8 @@ def test_the_search_is_bounded_by_plans_and_by_time(problem: Problem) -> None:
         choose_margins(hurried, margins=MARGINS, carry=m_needs_margin)
 
 
-def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
+def test_what_is_said_to_be_carried_is(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "REQUESTS_PER_MODEL", 4_000)
     small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
     choice = choose_margins(small, margins=(0.2,), trials_max=0, seed=3)
     workload = Workload.of(choice.trials[0].plan, small.profiles)
@@ -152,10 +160,7 @@ def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
 SMALL = {"one": {"a": 3, "b": 3}}
 
 
-def test_jobs_make_the_same_choice_by_the_same_trials(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+def test_jobs_make_the_same_choice_by_the_same_trials(problem: Problem) -> None:
     small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
 
     def told(jobs: Jobs) -> object:
@@ -168,10 +173,7 @@ def test_jobs_make_the_same_choice_by_the_same_trials(
 
 
 @pytest.mark.parametrize("jobs", [Here(), Ahead(2)])
-def test_a_model_of_several_sizes_carries_them_together(
-    monkeypatch: pytest.MonkeyPatch, jobs: Jobs
-) -> None:
-    monkeypatch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+def test_a_model_of_several_sizes_carries_them_together(jobs: Jobs) -> None:
     profiles = [sized_profile(), make_profile("plain", devices={"a": 1.0}, seed=1)]
     sized = make_problem(profiles, nodes={"one": {"a": 4}}, slo_us=120_000)
 

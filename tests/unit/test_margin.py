@@ -1,5 +1,6 @@
 """`headrace plan --margin auto`: the margin whose plan carries most, by simulation."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headrace.cli import app
 from headrace.domain.app import App, Module
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.problem import PlanOptions, Problem
+from headrace.simulation import trials
 from headrace.simulation.margin import choose_margin
 from headrace.simulation.trials import TOLERANCE, Choice, Workload
 from headrace.verify import verify
@@ -28,6 +30,13 @@ cluster:
 models:
   - {profile: m.profile.json, slo_ms: 120}
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def brief_sessions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -260,6 +260,7 @@ def test_without_a_service_a_divided_device_is_refused_or_asked_for_as_it_is_and
     assert used.stderr.count("parts of devices are not enforced: 2 slots") == 1, used.stderr
 
 
+@pytest.mark.lengthy
 def test_a_daemon_that_runs_already_serves_our_workers_and_stays(tmp_path: Path) -> None:
     fake = FakeMps(tmp_path)
     (tmp_path / "control").touch()
@@ -270,6 +271,7 @@ def test_a_daemon_that_runs_already_serves_our_workers_and_stays(tmp_path: Path)
     assert (tmp_path / "control").exists()
 
 
+@pytest.mark.lengthy
 def test_agents_keep_their_slots_to_parts_by_services_of_their_own(tmp_path: Path) -> None:
     fake = FakeMps(tmp_path)
     package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
@@ -293,13 +295,16 @@ def test_parts_are_measured_by_processes_that_have_them(tmp_path: Path) -> None:
     assert [call.split()[0] for call in fake.calls] == ["start", "quit"] * 2
 
 
+def profile_halves(folder: Path) -> list[str]:
+    saved(chain_model(layers=2, width=8), folder / "m.onnx")
+    asked = ["profile", str(folder / "m.onnx"), "--device", "toy", "--shares", "1/2"]
+    return [*asked, "--budget-s", "0.1", "--max-batch", "2", "-o", str(folder / "m.profile.json")]
+
+
 def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: Path) -> None:
-    saved(chain_model(layers=2, width=8), tmp_path / "m.onnx")
-    asked = ["profile", str(tmp_path / "m.onnx"), "--device", "toy", "--shares", "1/2"]
-    asked += ["--budget-s", "0.1", "--max-batch", "2", "-o", str(tmp_path / "m.profile.json")]
     fake = FakeMps(tmp_path, refusal="not for you")
     package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
-    refused = package.headrace(*asked)
+    refused = package.headrace(*profile_halves(tmp_path))
     assert refused.returncode == 2
     said = " ".join(refused.stderr.split())
     assert "needs NVIDIA's multi-process service" in said
@@ -307,9 +312,11 @@ def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: P
     assert not (tmp_path / "m.profile.json").exists()
     assert not list((tmp_path / "cache").rglob("*.json")), "nothing was measured and kept"
 
-    (tmp_path / "other").mkdir()
-    package = CopiedPackage(tmp_path / "other", DIVIDED, **FakeMps(tmp_path / "other").environment)
-    measured = package.headrace(*asked)
+
+@pytest.mark.lengthy
+def test_profile_with_shares_measures_each(tmp_path: Path) -> None:
+    package = CopiedPackage(tmp_path, DIVIDED, **FakeMps(tmp_path).environment)
+    measured = package.headrace(*profile_halves(tmp_path))
     assert measured.returncode == 0, measured.stderr
     profile = read_profile(tmp_path / "m.profile.json")
     assert [str(times.share) for times in profile.block_times] == ["1", "1/2"]

@@ -35,6 +35,7 @@ def test_it_has_212_single_tensor_cuts_and_none_in_its_attention_layers(recognis
     assert sum(gap > 10 for gap in gaps) == 1
 
 
+@pytest.mark.lengthy
 def test_its_free_shape_is_found_and_its_parts_answer_as_the_whole(
     recogniser: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ AFTER_S = 60.0
 MINUTE_S = 60.0
 PLANNED_RPS = 60.0
 FEW = {"T4": 6}
-TOO_MUCH_RPS = 1_000.0
+TOO_MUCH_RPS = 400.0
 """For these; three times the planned rate is not."""
 Load = Callable[[float], float]
 """Virtual time in seconds -> requests so far."""

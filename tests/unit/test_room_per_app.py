@@ -1,5 +1,6 @@
 """Each app of a problem gets the room that it needs, and not that of the others."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from headrace.simulation.apps.room_per_app import Room, options_for_all, options
 from headrace.verify import verify
 from helpers.apps import make_app_problem, write_app_plan
 
+# One worker keeps the plans that several tests look at.
+pytestmark = pytest.mark.xdist_group("room-per-app")
+
 
 def two_apps(**options: object) -> Problem:
     """`traffic`, in time as it is planned, and `pages`, whose requests make four calls at once."""
@@ -39,9 +43,11 @@ def two_apps(**options: object) -> Problem:
     )
 
 
-@pytest.fixture(autouse=True)
-def one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "SESSIONS", 1)
+@pytest.fixture(autouse=True, scope="module")
+def one_session() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(headroom, "SESSIONS", 1)
+        yield
 
 
 @pytest.fixture
@@ -69,6 +75,19 @@ def with_room(planning: room_per_app.Planning = planned) -> Headroom:
     )
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="module")
+def best() -> Plan:
+    return with_room().plan
+
+
+@pytest.fixture(scope="module")
+def same() -> Plan:
+    """The best with the same room for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room_per_app, "TRIES", 0)
+        return with_room().plan
 
 
 def test_only_the_app_that_is_late_gets_room(in_time: Plan) -> None:
@@ -107,12 +126,8 @@ def test_without_any_tries_all_get_the_same() -> None:
 
 @pytest.mark.parametrize("end", ["no plan", "no time"])
 def test_where_room_app_by_app_gives_none_the_plan_with_the_same_for_all_stays(
-    end: str, monkeypatch: pytest.MonkeyPatch
+    end: str, best: Plan, same: Plan
 ) -> None:
-    best = with_room().plan
-    monkeypatch.setattr(room_per_app, "TRIES", 0)
-    same = with_room().plan
-
     def only_for_all(options: PlanOptions) -> Plan | None:
         if not options.model_margins and not options.module_headroom:
             return planned(options)
@@ -120,7 +135,6 @@ def test_where_room_app_by_app_gives_none_the_plan_with_the_same_for_all_stays(
             raise OutOfTime
         return None
 
-    monkeypatch.setattr(room_per_app, "TRIES", 30)
     kept = with_room(only_for_all)
 
     assert best.objective < same.objective

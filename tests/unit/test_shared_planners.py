@@ -36,7 +36,11 @@ def planned(problem: Problem) -> Plan:
     return result.plan
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize(
+    "planner",
+    # What tries everything takes as long as all others, and holds in the reference's scenarios.
+    [pytest.param(each, marks=pytest.mark.lengthy if each == "ideal" else ()) for each in PLANNERS],
+)
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

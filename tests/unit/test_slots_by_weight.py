@@ -28,7 +28,7 @@ def asked_of(problem: Problem) -> Counting:
 def short_of_memory(
     seed: int, objective: Objective = "throughput", memory: float | None = 1.0
 ) -> Problem:
-    """Four devices in parts of any size; each holds `memory` times the weights of the larger."""
+    """Three devices in parts of any size; each holds `memory` times the weights of the larger."""
     models = [
         make_profile("a", blocks=4, shares=QUARTERS, devices={"a": 1.0}, seed=seed),
         make_profile(
@@ -37,7 +37,7 @@ def short_of_memory(
     ]
     weights = sum(block.weights_bytes for block in models[0].blocks)
     room = None if memory is None else {"a": int(memory * weights)}
-    cluster = make_cluster({"n": {"a": 4}}, shares=QUARTERS, memory_bytes=room)
+    cluster = make_cluster({"n": {"a": 3}}, shares=QUARTERS, memory_bytes=room)
     options = PlanOptions(max_stages=2, objective=objective)
     return make_problem(models, cluster=cluster, options=options)
 
