@@ -1,9 +1,11 @@
 """The state of a dispatcher, for tests that call functions of its kernel one by one."""
 
+from functools import cache
 from typing import Any
 
 import numba
 import numpy as np
+import pytest
 
 from headrace.compilation.internals import UNCOUNTED, WholeCompiler
 from headrace.compilation.loops import UNCOMPILED
@@ -20,6 +22,10 @@ def callable_state(state: Any) -> State:
     return plain
 
 
+ONE_WORKER = pytest.mark.xdist_group("kernel-functions")
+"""Of tests that call functions of the kernel: compiling these takes longer than all the rest."""
+
+
 class CalledFromPython:
     """A module of the kernel with functions that Python can call, not only compiled code."""
 
@@ -28,8 +34,10 @@ class CalledFromPython:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._module, name)
-        if not UNCOMPILED:
-            whole = numba.njit(pipeline_class=WholeCompiler, **UNCOUNTED)
-            function = whole(function.py_func)
-        setattr(self, name, function)
-        return function
+        return function if UNCOMPILED else _whole(function.py_func)
+
+
+@cache
+def _whole(function: Any) -> Any:
+    """Not kept on disk, where nothing would say that what it calls has changed."""
+    return numba.njit(pipeline_class=WholeCompiler, **UNCOUNTED)(function)

@@ -8,8 +8,10 @@ from headrace.dispatch.kernel import reservation_tables as tables_of_kernel
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
-from helpers.states import CalledFromPython, callable_state
+from helpers.states import ONE_WORKER, CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
+
+pytestmark = ONE_WORKER
 
 probing = CalledFromPython(probing_of_kernel)
 reservation_tables = CalledFromPython(tables_of_kernel)
@@ -67,7 +69,7 @@ def test_a_probe_finds_what_a_search_finds_whatever_was_promised_and_released_be
     """What it remembers of earlier probes must not mislead it, also when time seems to go back."""
     rng = np.random.default_rng(7)
     lines = (*POOL, *range(10, 24))
-    for turn in range(1200):
+    for turn in range(3000):
         row = int(rng.integers(0, 60))
         reservation_tables.release(state, row)
         if rng.random() < 0.7:

@@ -9,10 +9,12 @@ from headrace.dispatch.kernel.journal import ARRIVED, SHORT
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
-from helpers.states import CalledFromPython, callable_state
+from helpers.states import ONE_WORKER, CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
 
 LINE, OTHER = 0, 1
+
+pytestmark = ONE_WORKER
 
 reservation_tables = CalledFromPython(tables_of_kernel)
 
