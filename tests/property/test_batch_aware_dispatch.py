@@ -128,6 +128,7 @@ def test_a_last_machine_that_is_nearly_full_keeps_theorem_1_where_others_start_a
     assert 0 < slowest_us(topology, rate_rps, bound_us, 2_500) <= bound_us
 
 
+@pytest.mark.lengthy
 def test_no_dispatcher_keeps_theorem_1_for_every_plan() -> None:
     """By exhaustive search; at 3 % less load there is a schedule."""
     schedule, rate_rps = loaded([(4, 90, 1), (2, 70, 0.98)])

@@ -64,6 +64,7 @@ def test_devices_named_for_poisson_arrivals_leave_room_for_them() -> None:
     assert for_poisson(with_devices(problem, {"gpu": enough}))
 
 
+@pytest.mark.lengthy
 def test_a_plan_that_is_late_under_poisson_arrivals_is_said_to_be_late() -> None:
     """With more room there are too few devices, which is not why there is none without."""
     problem = make_chain_problem(slo_ms=80, gpus=2, rate_rps=100, calls=(1.0, 2.0))
