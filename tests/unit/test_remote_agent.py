@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_a_session_that_fails_costs_no_other_its_watch(
         """What the watch sees of a session."""
 
         connection = None
-        detached_at_s = 0.0
+        detached_at_s = math.inf
 
         def look(self) -> None:
             raise BufferError("something is held")
