@@ -14,7 +14,7 @@ from headrace.domain.events import AnyEvent, Loading, Opened, Ran
 from headrace.planning import solve
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.inference import Answer, Refusal
-from headrace.serving.engine.live_migration import MigrationReport
+from headrace.serving.engine.live_migration import LiveMigration, MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
 from helpers.left_behind import children, nothing_left_of
 from helpers.problems import make_problem
@@ -107,6 +107,37 @@ def test_one_more_model_comes_and_goes_and_what_is_counted_goes_on(tmp_path: Pat
     run(test())
     ended_us = max(event.at_us for event in logs[0] if isinstance(event, Ran))
     assert min(event.at_us for event in logs[1] if isinstance(event, Loading)) >= ended_us
+
+
+def test_what_is_unloaded_and_loaded_while_the_next_plan_loads_holds_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = provisioned(tmp_path, models=2, room=1)
+    rows = np.ones((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        loaded = LiveMigration.load
+
+        async def load(migration: LiveMigration) -> None:
+            await loaded(migration)
+            engine.unload_model("m0")
+            await engine.load_model("m1")
+
+        monkeypatch.setattr(LiveMigration, "load", load)
+        try:
+            engine.unload_model("m1")
+            await engine.migrate(as_next(served))
+            refused = await send(engine, "m0", rows)
+            assert isinstance(refused, Refusal)
+            assert "it was unloaded" in refused.message
+            answer = await send(engine, "m1", rows)
+            np.testing.assert_allclose(rows_of(answer), expected(tmp_path, "m1", rows), 1e-5)
+        finally:
+            await engine.stop()
+
+    run(test())
 
 
 def test_requests_of_many_items_are_served_by_depths_by_pipelines_and_by_depths_again(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
-from headrace.domain.errors import ModelError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -18,10 +17,11 @@ from headrace.serving.engine.drift_watch import LOOK_EVERY_S
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
-from headrace.serving.engine.model_weights import ModelStanding, ModelWeights
+from headrace.serving.engine.model_weights import ModelStanding
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.engine.wanted_models import WantedModels
 from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.status import EngineStatus, SlotStatus
@@ -106,6 +106,7 @@ class Engine:
         self._current = PlanInService(served, self._options)
         self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
+        self._wanted = WantedModels(self._options.unloaded, lambda: self._current.weights)
         self._sink, self._leave_sink = sink, leave_sink
         self._clock: LiveClock | None = None
         self._pending: PendingRequests | None = None
@@ -191,31 +192,12 @@ class Engine:
         return {name: weights.standing(model) for model, name in enumerate(weights.names)}
 
     async def load_model(self, name: str) -> None:
-        """Check a model's files, and take its requests from then on.
-
-        Raises:
-            ModelError: a file is missing or damaged, or the plan keeps all its models loaded.
-        """
-        weights, model = self._weights_of(name)
-        await weights.load_model(model)
+        """See `WantedModels.load`."""
+        await self._wanted.load(name)
 
     def unload_model(self, name: str) -> None:
-        """Refuse a model's requests from now on; behind what is promised, its memory is free.
-
-        Raises:
-            ModelError: the plan keeps all its models loaded.
-        """
-        weights, model = self._weights_of(name)
-        weights.unload_model(model)
-
-    def _weights_of(self, name: str) -> tuple[ModelWeights, int]:
-        weights = self._current.weights
-        if weights is None or name not in weights.names:
-            raise ModelError(
-                f"model {name!r} is always loaded: this plan has memory for all its models; plan"
-                " with --provision, and they come and go"
-            )
-        return weights, weights.names.index(name)
+        """See `WantedModels.unload`."""
+        self._wanted.unload(name)
 
     # -- its life ------------------------------------------------------------------------------
 
@@ -416,9 +398,11 @@ class Engine:
         try:
             try:
                 sink = open_sink(fresh.header)
+                self._wanted.begin_change()
                 await fresh.prepare(self._clock, self._pending, sink, former.cores())
                 migration = LiveMigration(former, fresh, self._clock, how, self._options.executor)
                 await migration.load()
+                await self._wanted.follow(fresh.weights)
             except BaseException:
                 await fresh.stop()
                 if sink is not None:

@@ -12,13 +12,13 @@ back before what needs its room is loaded; what a worker is told to load was che
 before (`catalog.loadable_stages`), and the worker refuses a file that is not the same any more.
 
 A model whose load fails is *faulty*: its requests are refused with the reason, and no other model
-knows of it, until `load_model` finds its files in order. So is one with which workers die, DEATHS
-times in a row: it would take the slot from all others for ever.
+knows of it, until a check finds its files in order (`WantedModels.load`). So is one with which
+workers die, DEATHS times in a row: it would take the slot from all others for ever.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
 
@@ -83,7 +83,7 @@ class ModelWeights:
         files: Sequence[LoadableModel | None],
         loads: Sequence[Mapping[int, Load]],
         links: Sequence[WeightsLink],
-        unloaded: set[str] | None = None,
+        unloaded: Container[str] = (),
         *,
         counts: Sequence[LoadCounts] | None = None,
         moved_bytes: Sequence[int] = (),
@@ -94,7 +94,7 @@ class ModelWeights:
             files: of each; None: what runs it reads none.
             loads: of each slot, model -> what its worker is told, but for where the files are.
             links: of each slot.
-            unloaded: names of models that somebody does not want to be served; kept. None: none.
+            unloaded: names of models that somebody does not want to be served; kept.
             counts: of each model, added to; None: from 0.
             moved_bytes: by a load of each model; none: not known.
         """
@@ -103,7 +103,7 @@ class ModelWeights:
         self._held: list[dict[int, LoadOrder | None]] = [{} for _ in links]
         """Of each slot, model -> the load under way; None: it is there."""
         self._faults: dict[int, str] = {}
-        self._unloaded = set[str]() if unloaded is None else unloaded
+        self._unloaded = unloaded
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
         self.counts = tuple(counts or (LoadCounts() for _ in self.names))
@@ -120,15 +120,8 @@ class ModelWeights:
         self._faults = {
             number: fault for number, fault in zip(numbers, found, strict=True) if fault
         }
-
-    def shut_faulty(self) -> None:
-        """Tell the dispatcher what `check` has found, and what was unloaded before."""
-        for model, name in enumerate(self.names):
-            if name in self._unloaded:
-                self.gate.shut(model)
         for model, fault in self._faults.items():
             logger.error("model %s is not available: %s", self.names[model], fault)
-            self.gate.shut(model)
 
     def _fault_of(self, model: int) -> str:
         files = self._files[model]
@@ -220,28 +213,32 @@ class ModelWeights:
         reason = fault or "on no device: it is loaded when it is asked for"
         return ModelStanding(state="UNAVAILABLE", reason=reason, served=not fault, slots=held)
 
-    async def load_model(self, model: int) -> None:
-        """Check the files again, and take requests of the model from then on.
+    # -- what is wanted ----------------------------------------------------------------------------
 
-        Raises:
-            ModelError: a file is missing, damaged, or not the one that was profiled.
-        """
+    async def check_again(self, model: int) -> str:
+        """What is wrong with its files now; empty: they are in order."""
         self._checking.add(model)
         try:
-            fault = await asyncio.to_thread(self._fault_of, model)
+            return await asyncio.to_thread(self._fault_of, model)
         finally:
             self._checking.discard(model)
-        self._unloaded.discard(self.names[model])
+
+    def settle(self, model: int, fault: str) -> None:
+        """What `check_again` has found holds from now on, whatever was wrong before."""
         if fault:
             self._note_fault(model, fault)
-            self.gate.shut(model)
-            raise ModelError(fault)
-        self._deaths[model] = 0
-        self._faults.pop(model, None)
-        self.gate.admit(model)
+        else:
+            self._deaths[model] = 0
+            self._faults.pop(model, None)
+        self.tell(model)
 
-    def unload_model(self, model: int) -> None:
-        """Refuse requests of the model until `load_model`; what is promised is still run, and its
-        weights leave all slots behind that."""
-        self._unloaded.add(self.names[model])
-        self.gate.shut(model)
+    def tell(self, model: int) -> None:
+        """Tell the dispatcher whether requests of the model are taken."""
+        if self.fault(model):
+            self.gate.shut(model)
+        else:
+            self.gate.admit(model)
+
+    def tell_all(self) -> None:
+        for model in range(len(self.names)):
+            self.tell(model)

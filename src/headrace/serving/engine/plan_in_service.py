@@ -106,8 +106,8 @@ class ServiceOptions:
     """See `DataPlane`."""
     load_counts: Mapping[str, LoadCounts] = field(default_factory=lambda: defaultdict(LoadCounts))
     """By model; makes those that are missing."""
-    unloaded: set[str] = field(default_factory=set)
-    """Models that somebody does not want to be served, whatever plan has them."""
+    unloaded: dict[str, int] = field(default_factory=dict)
+    """Models that are not to be served, whatever plan has them; see `WantedModels`."""
     cluster: ClusterAddresses | None = None
     """The machines that the plan's nodes are; None: this one stands in for all of them."""
 
@@ -233,8 +233,9 @@ class PlanInService:
         if divides is not None:
             renewed = partial(_divided_again, divides, renewed)
         self.supervisor = Supervisor(self._specs, hosts, renewed)
+        weights = None
         if served.plan.is_provisioned:
-            self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
+            weights = await self._checked_weights(stages, self.supervisor, worker_cores)
         # Aside: as long as some batches to load, and ten seconds where it can only be compiled.
         await asyncio.to_thread(kernel_of, self._rule)
         self.plane = DataPlane(
@@ -249,10 +250,11 @@ class PlanInService:
             policy=self._policy,
             queue_limit=options.queue_limit,
             pending=pending,
-            weights=self.weights,
+            weights=weights,
         )
-        if self.weights is not None:
-            self.weights.shut_faulty()
+        if weights is not None:
+            weights.tell_all()
+        self.weights = weights
         self.plane.dispatcher.assume(served.levels)
         self.supervisor.connect(self.plane.driver)
 
