@@ -181,3 +181,21 @@ def test_a_load_that_began_before_a_change_of_plan_lands_on_the_plan_that_serves
         assert 0 not in cast(Gate, former.gate).taken, "the plan before is left as it was"
 
     run(test)
+
+
+@pytest.mark.parametrize("unloaded_before", [False, True], ids=["served", "unloaded"])
+def test_an_unload_wins_over_a_load_that_began_before_it(unloaded_before: bool) -> None:
+    async def test(server: Server) -> None:
+        if unloaded_before:
+            server.wanted.unload("a")
+        server.files["a"].readable.clear()
+        load = await begun(server.wanted.load("a"))
+        server.wanted.unload("a")
+        server.files["a"].readable.set()
+        with pytest.raises(ModelError, match="unloaded while its files were checked"):
+            await load
+        assert server.taken() == ["b"]
+        await server.wanted.load("a")
+        assert server.taken() == ["a", "b"]
+
+    run(test)

@@ -3,6 +3,7 @@
 Each plan has workers, files and a dispatcher of its own (`ModelWeights`), and a plan that is being
 prepared has looked at its models' files long before it serves. Invariants:
 
+- the last word counts: an `unload` wins over a `load` that began before it and still reads files;
 - a `load` takes effect on the plan that serves when its check has ended, after a check of that
   plan's files;
 - a plan begins to serve with what was asked for until then (`follow`).
@@ -37,14 +38,18 @@ class WantedModels:
         """Check a model's files, and take its requests from then on.
 
         Raises:
-            ModelError: a file is missing or damaged, or the plan keeps all its models loaded.
+            ModelError: a file is missing or damaged, the plan keeps all its models loaded, or
+                somebody has unloaded the model meanwhile.
         """
+        unloaded = self._unloaded.get(name)
         weights, model = self._weights_of(name)
         fault = await weights.check_again(model)
         while self._serving() is not weights:
             # The plan has changed meanwhile, and the one that serves now has files of its own.
             weights, model = self._weights_of(name)
             fault = await weights.check_again(model)
+        if self._unloaded.get(name, unloaded) != unloaded:
+            raise ModelError("it was unloaded while its files were checked")
         self._unloaded.pop(name, None)
         self._checked_again.add(name)
         weights.settle(model, fault)
