@@ -271,6 +271,7 @@ def test_a_model_that_was_unloaded_is_refused_until_it_is_loaded_again(tmp_path:
             refused = await send(engine, "m0", rows)
             assert isinstance(refused, Refusal)
             assert "it was unloaded" in refused.message
+            assert refused.never
             assert engine.standings()["m0"].slots == ()
             await engine.load_model("m0")
             assert isinstance(await send(engine, "m0", rows), Answer)

@@ -185,7 +185,7 @@ class Refusal:
     passed_us: int = 0
     """From when it came, so much longer: what has passed of that time already."""
     never: bool = False
-    """As it stands it cannot be answered, however idle the server is."""
+    """As things stand it cannot be answered, however idle the server is."""
 
 
 Buffer = bytes | bytearray | memoryview | NDArray[Any]

@@ -257,7 +257,8 @@ class PendingRequests:
             refusal = _refusal(entry, reason, retry_after_us, waited_us)
             if reason == "failed" and detail:
                 message = f"model {entry.model.name!r} is not available: {detail}"
-                refusal = Refusal(reason=reason, message=message, retry_after_us=0)
+                # It stays so until somebody loads the model.
+                refusal = Refusal(reason=reason, message=message, retry_after_us=0, never=True)
             self._hand_over(entry, refusal)
 
     def blame(self, requests: Sequence[Request]) -> None:
