@@ -1,11 +1,14 @@
 """Arrivals: reproducible, statistically right, and strict about files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from headrace.catalog.event_log import EventLogWriter
 from headrace.domain.errors import DocumentError
+from headrace.domain.events import Arrived
 from headrace.simulation.offered.arrivals import (
     MAX_FILE_BYTES,
     Arrival,
@@ -17,6 +20,9 @@ from headrace.simulation.offered.arrivals import (
     uniform,
 )
 from headrace.simulation.offered.processes import poisson_us, uniform_us
+from helpers.topologies import make_route, make_stage, make_topology
+
+WHOLE = make_topology([make_route(make_stage([0], [10_000]))])
 
 
 def test_one_seed_gives_one_schedule() -> None:
@@ -160,6 +166,23 @@ def test_a_malformed_file_is_refused_with_its_line(
         from_file(path, ["a", "b"] if "model" in content else ["m"])
 
     assert f"{path}:{line}:" in str(refusal.value)
+
+
+@pytest.mark.parametrize("models", [1, 10_000])
+def test_an_event_log_is_named_as_such_and_how_its_arrivals_become_a_list(
+    tmp_path: Path, models: int
+) -> None:
+    """Also one whose first line is longer than any of a list."""
+    path = tmp_path / "run.events"
+    topology = replace(WHOLE, models=WHOLE.models * models)
+    with EventLogWriter(path, topology.event_log_header("live", "reservation")) as log:
+        log.append(Arrived(at_us=7, request=0, model=0, deadline_at_us=9))
+
+    with pytest.raises(DocumentError, match="is an event log") as refusal:
+        arrivals_for(str(path), {"m0": 0.0}, 1.0, seed=0)
+
+    assert "--times" in str(refusal.value)
+    assert "`at_us,model`" in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A server that serves does not wait for the dispatcher of its next plan."""
+"""Nobody waits in vain for a dispatcher: no server for its next plan's, and no faulty command."""
 
 import asyncio
 import threading
@@ -6,7 +6,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.cli import app
+from headrace.commands import kernel
 from headrace.dispatch.kernel import handle, reactive, reservation
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.serving.changes import vetting
@@ -62,3 +65,21 @@ def test_a_dispatcher_is_loaded_beside_the_event_loop(
 
     assert len(threads) == 1
     assert threading.main_thread() not in threads
+
+
+def test_a_simulation_reads_its_files_before_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = write_plan(served_add_one(tmp_path, slots=1), tmp_path)
+    loaded: list[str] = []
+    monkeypatch.setattr(kernel, "load_kernel", lambda policy, simulator: loaded.append(policy))
+    sound, faulty = tmp_path / "sound.csv", tmp_path / "faulty.csv"
+    sound.write_text("0.1\n")
+    faulty.write_text("much\n")
+    command = ["simulate", str(plan), "--arrivals"]
+
+    for refused in ([str(faulty)], [str(sound), "--times", str(faulty)]):
+        assert CliRunner().invoke(app, [*command, *refused]).exit_code != 0
+    assert loaded == []
+    assert CliRunner().invoke(app, [*command, str(sound)]).exit_code == 0
+    assert loaded == ["reservation"]

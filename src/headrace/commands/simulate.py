@@ -192,7 +192,6 @@ def simulate(
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), soft_wrap=True)
-    load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     of_profile = profile_times or migrate is not None or bool(interference)
     measured, levels = _times(plan, times, of_profile)
@@ -211,6 +210,8 @@ def simulate(
     )
     if migrate is not None and times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
+    # It may be compiled, for half a minute: whatever is wrong with a file is said before.
+    load_kernel(policy, simulator=True)
     if migrate is not None:
         found = _migrated(asked, migrate, at, how)
     else:

@@ -33,6 +33,8 @@ from headrace.simulation.offered.traces import COUNTS_BELOW, read_trace
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE = 1 << 16
 """Characters; what is no file of lines ends here instead of filling the memory."""
+EVENT_LOG = '{"schema":"headrace.events/'
+"""What an event log begins with."""
 COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority", "sizes", "items")
 
 
@@ -164,6 +166,14 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
     while line := file.readline(MAX_LINE):
+        if line.startswith(EVENT_LOG):
+            raise DocumentError(
+                f"{path}: is an event log, not a list of arrivals\n"
+                "  try       `headrace simulate --times` for what its batches took; for its"
+                " arrivals, a file with the header `at_us,model` and a line for each of its rows"
+                ' that begin with "arrived": the second entry, less that of the first such row, and'
+                " the name of the model whose number, from 0, is the fourth entry; sorted by time"
+            )
         if len(line) == MAX_LINE:
             raise DocumentError(f"{path}: has a line of more than {MAX_LINE} characters")
         yield line
