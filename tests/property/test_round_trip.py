@@ -123,6 +123,7 @@ plans = st.builds(
 tensors = st.builds(
     TensorSpec, name=texts, dtype=names, item_shape=st.lists(counts, max_size=3).map(tuple)
 )
+few_tensors = st.lists(tensors, max_size=2, unique_by=lambda tensor: tensor.name).map(tuple)
 base = make_profile("m", blocks=2, devices={"cpu": 1.0}, max_batch=2)
 profiles = st.builds(
     Profile,
@@ -140,8 +141,8 @@ profiles = st.builds(
     model_path=st.none() | texts,
     model_sha256=st.none() | texts,
     boundary=st.sampled_from(["float32", "float16"]),
-    inputs=few(tensors),
-    outputs=few(tensors),
+    inputs=few_tensors,
+    outputs=few_tensors,
     blocks=st.just(base.blocks),
     block_times=st.just(base.block_times),
     stage_times=st.lists(

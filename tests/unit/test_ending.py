@@ -131,6 +131,15 @@ class Signalled:
         signal.raise_signal(self._number)
 
 
+@pytest.fixture
+def not_ignored() -> Iterator[None]:
+    """As it is in what a script runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("not_ignored")
 @pytest.mark.parametrize("somewhere", [sort_by_a_function_that_c_calls, Signalled])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_end_that_python_drops_is_raised_again_outside_and_quietly(

@@ -79,7 +79,8 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _dispositions() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGHUP)
+    # Whoever runs the tests may ignore it, `nohup` does.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
