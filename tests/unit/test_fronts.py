@@ -16,7 +16,7 @@ from headrace.serving.front.base import AddressError, Front, FrontOptions
 from headrace.serving.front.table import FRONTS
 from headrace.serving.lifecycle import Server
 from headrace.serving.workers.host import HostGoneError
-from helpers.gateway import StartedEngine, get, parse_reply, post
+from helpers.gateway import Reply, StartedEngine, get, parse_reply, post
 from helpers.line_front import LineFront
 from helpers.live_server import PATIENCE_S
 
@@ -248,11 +248,8 @@ def test_a_retired_server_still_answers_and_says_that_it_is_not_ready(tmp_path: 
     assert served.engine.life == ["start", "drain", "stop"]
 
 
-def test_what_is_open_when_the_time_to_drain_is_over_is_refused_and_told_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its client has allowed more time than a server has that is told to stop."""
-    served = Fronts(["http"], tmp_path, StartedEngine(at_once=False))
+def answer_at_the_end(served: Fronts) -> tuple[Reply, bytes]:
+    """Of a request that is open when the server is told to stop, and what comes behind it."""
     clients: list[socket.socket] = []
 
     async def ask(served: Fronts) -> None:
@@ -262,16 +259,25 @@ def test_what_is_open_when_the_time_to_drain_is_over_is_refused_and_told_so(
 
     served.run(ask)
     with clients[0] as client:
-        reply, rest = parse_reply(client.recv(1 << 16))
-        assert (reply.status, reply.json["reason"]) == (503, "draining")
-        assert (reply.headers["retry-after"], rest) == ("1", b"")
+        return parse_reply(client.recv(1 << 16))
+
+
+def test_what_is_open_when_the_time_to_drain_is_over_is_refused_and_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client has allowed more time than a server has that is told to stop."""
+    served = Fronts(["http"], tmp_path, StartedEngine(at_once=False))
+
+    reply, rest = answer_at_the_end(served)
+
+    assert (reply.status, reply.json["reason"]) == (503, "draining")
+    assert (reply.headers["retry-after"], rest) == ("1", b"")
     assert served.core.counters["adder"].refused == {"draining": 1}
     assert "1 inferences are still open, and are refused" in caplog.text
 
 
 def test_a_server_that_is_told_to_end_at_once_refuses_what_is_open(tmp_path: Path) -> None:
     served = Fronts(["http"], tmp_path, StartedEngine(at_once=False))
-    clients: list[socket.socket] = []
 
     async def drains_for_ever(grace_s: float) -> bool:
         served.server.stop()
@@ -280,15 +286,9 @@ def test_a_server_that_is_told_to_end_at_once_refuses_what_is_open(tmp_path: Pat
 
     served.engine.drain = drains_for_ever  # type: ignore[method-assign]
 
-    async def ask(served: Fronts) -> None:
-        clients.append(connected(served))
-        clients[0].sendall(post("/v2/models/adder/infer", JSON))
-        await opened(served.engine)
+    reply, _ = answer_at_the_end(served)
 
-    served.run(ask)
-    with clients[0] as client:
-        reply, _ = parse_reply(client.recv(1 << 16))
-        assert (reply.status, reply.json["reason"]) == (503, "draining")
+    assert (reply.status, reply.json["reason"]) == (503, "draining")
 
 
 def test_a_server_that_drains_begins_no_other_plan(tmp_path: Path) -> None:
