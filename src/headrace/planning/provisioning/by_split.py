@@ -24,7 +24,6 @@ Grouped, every loaded layer is taken to travel with the one before it, which mak
 that limits hold for all transfers; whoever asks makes transfers of what is loaded.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,9 +108,12 @@ class _Search:
 
     def run(self) -> Split:
         ends = limits.ends_by_layer(self._primary, FINE)
-        bounds = limits.at_splits(ends, self._behind)
-        least = math.ceil(bounds.min() - ROUNDING)
-        self._begin(int(bounds.argmin()))
+        bounds = np.ceil(limits.at_splits(ends, self._behind) - ROUNDING)
+        split = int(bounds.argmin())
+        bounds[split] = max(bounds[split], self._begin(split))
+        least = int(bounds.min())
+        if least >= self._total_us:
+            return self._proven(least)
         first = self._walk_before(ends)
         if first.walked.total_us == NO_ROOM:
             return self._proven(least)
@@ -127,21 +129,23 @@ class _Search:
         total = self._total_us
         return Split(source=self._source, total_us=total, bound_us=min(bound_us, total))
 
-    def _begin(self, split: int) -> None:
-        """A start to beat, with this split."""
+    def _begin(self, split: int) -> int:
+        """A start to beat, with this split; and what none with it is below."""
         first, memory = self._primary.cut(0, split), self._memory[0]
         before = by_layer.prove(first, self._room, memory=memory)
         end, source = before.total_us, np.where(before.loaded, PRIMARY, HOST)
         copies, forwards = self._links
         behind = self._prove_behind(copies, split, end, 0)
+        reached = behind.bound_us if before.bound_us == end else 0
         if self._offer(source, behind.loaded) == behind.total_us:
-            return
+            return reached
         free, queued = -1, 0
         while queued > free:
             free = queued
             behind = self._prove_behind(forwards, split, end, free)
             self._offer(source, behind.loaded)
             queued = self._queued_us(split, behind.loaded)
+        return reached
 
     def _prove_behind(self, link: _Link, split: int, end_us: int, free_us: int) -> by_layer.Proof:
         part, table = link.behind(split)
