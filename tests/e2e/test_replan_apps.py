@@ -1,6 +1,5 @@
 """`headrace serve --replan`: an app is asked many times as often as its plan was made for."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from headrace.verify import verify
 from helpers.apps import write_app_plan
 from helpers.gateway import get
 from helpers.live_server import serving
-from helpers.migrating import ask_once, calling
+from helpers.migrating import ask_once, calling, ended_with_copy
 from helpers.traffic import FUNCTION, INFER
 from helpers.waiting import wait_until
 
@@ -41,11 +40,7 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
 
         with calling(server, INFER) as statuses:
             wait_until(another_serves, "no other plan came into service")
-        wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
-        server.signal(signal.SIGTERM)
-        code, errors = server.wait()
-    assert code == 0, errors
-    assert "Traceback" not in errors
+        errors = ended_with_copy(server, tmp_path / "plan.replanned.json")
     assert "planning anew" in errors
 
     made = read_plan(tmp_path / "plan.replanned.json")

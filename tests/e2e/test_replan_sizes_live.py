@@ -1,7 +1,6 @@
 """A server whose model is asked at other sizes than planned gets a plan for these by itself."""
 
 import json
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from headrace.planning import solve
 from headrace.verify import verify
 from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import another_serves, calling
+from helpers.migrating import another_serves, calling, ended_with_copy
 from helpers.problems import make_profile
 from helpers.served import UNHURRIED_US
 from helpers.sized import sized_profile
@@ -58,11 +57,7 @@ def test_longer_texts_get_a_plan_for_them_and_no_request_is_lost(tmp_path: Path)
     with serving(path, *emulated, *replan, *events, environment=environment) as server:
         with calling(server, text_of(200)) as statuses:
             wait_until(partial(another_serves, server), "no other plan came into service")
-        wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
-        server.signal(signal.SIGTERM)
-        code, errors = server.wait()
-    assert code == 0, errors
-    assert "Traceback" not in errors
+        errors = ended_with_copy(server, tmp_path / "plan.replanned.json")
     assert "the load ratio has shifted to" in errors
     assert set(statuses) == {200}
 

@@ -1,7 +1,6 @@
 """`headrace serve --replan` of apps and models that share devices: a model is asked more often."""
 
 import json
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from headrace.planning import solve
 from headrace.verify import verify
 from helpers.gateway import post
 from helpers.live_server import serving
-from helpers.migrating import another_serves, ask_once, calling
+from helpers.migrating import another_serves, ask_once, calling, ended_with_copy
 from helpers.together import FUNCTION, write_together
 from helpers.waiting import wait_until
 
@@ -54,11 +53,7 @@ def test_a_model_beside_an_app_gets_a_plan_for_its_rate_and_no_request_of_either
             with calling(server, app, clients=1) as of_app:
                 wait_until(partial(another_serves, server), "no other plan came into service")
             after = ask_once(server, app).status
-        wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
-        server.signal(signal.SIGTERM)
-        code, errors = server.wait()
-    assert code == 0, errors
-    assert "Traceback" not in errors
+        errors = ended_with_copy(server, tmp_path / "plan.replanned.json")
     assert "the request rate has changed" in errors
     assert {*of_model, *of_app, after} == {200}
 

@@ -1,6 +1,7 @@
 """Clients of a server that changes its plan."""
 
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from helpers.gateway import Reply, get, receive
 from helpers.live_server import PATIENCE_S, LiveServer
+from helpers.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -77,3 +79,13 @@ def another_serves(server: LiveServer) -> bool:
     metrics = ask_once(server, get("/metrics")).body
     number = metrics.partition(b"\nheadrace_plan_number ")[2].partition(b"\n")[0]
     return float(number) >= 2 and b"headrace_migrating 0.0" in metrics
+
+
+def ended_with_copy(server: LiveServer, copy: Path) -> str:
+    """What a server that planned anew has said by its end, once it has kept its plan there."""
+    wait_until(copy.exists, "no copy of it was kept")
+    server.signal(signal.SIGTERM)
+    code, errors = server.wait()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    return errors
