@@ -73,6 +73,23 @@ def tiny_problems(draw: st.DrawFn, *, models: int = 1) -> Problem:
 
 
 @st.composite
+def problems_with_a_scarce_type(draw: st.DrawFn) -> Problem:
+    """The first model runs on type a alone, and its least pipeline may take every device of it."""
+    seed = draw(st.integers(0, 10_000))
+    on = [{"a": 1.0}, draw(st.sampled_from([{"b": 1.0}, {"a": 1.0, "b": 0.5}]))]
+    profiles = [
+        make_profile(f"m{i}", blocks=draw(st.integers(1, 2)), devices=devices, seed=seed + i)
+        for i, devices in enumerate(on)
+    ]
+    return make_problem(
+        profiles,
+        cluster=make_cluster({"n0": {"a": draw(st.integers(1, 2)), "b": draw(st.integers(1, 4))}}),
+        weights={p.model: draw(st.sampled_from([0.5, 1.0, 3.0])) for p in profiles},
+        options=PlanOptions(max_stages=2, max_batch=draw(st.integers(1, 2))),
+    )
+
+
+@st.composite
 def problems_short_of_memory(draw: st.DrawFn) -> Problem:
     """Whole models, or one model in stages: few slots, of several weights each."""
     models = draw(st.integers(1, 2))
@@ -127,6 +144,12 @@ def assert_optimal(problem: Problem) -> None:
 @given(problem=tiny_problems())
 @settings(max_examples=60)
 def test_one_model_gets_the_most_throughput_there_is(problem: Problem) -> None:
+    assert_optimal(problem)
+
+
+@given(problem=problems_with_a_scarce_type())
+@settings(max_examples=40)
+def test_a_model_that_takes_a_whole_type_at_its_least_keeps_no_other_low(problem: Problem) -> None:
     assert_optimal(problem)
 
 

@@ -22,6 +22,9 @@ from headrace.planning.common.master import Wanted
 from headrace.planning.common.solver import LinearModel
 from headrace.planning.exact.columns import Columns, PoolStock
 
+ROUNDING = 1e-12
+"""Of the price of the whole stock: by how much a gap may be off."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnitPrices:
@@ -140,13 +143,18 @@ def request_costs(stock: PoolStock, columns: Columns, unit_prices: Floats) -> Fl
 
 
 def relaxed_bound(prices: UnitPrices, wanted: Sequence[Wanted]) -> float:
-    """The objective at which the gap vanishes."""
+    """The largest objective that the prices do not exclude.
+
+    Behind it the gap is negative. Before it the gap may be 0, from an objective of 0 on, where what
+    demands must get at least takes all of the only device type that has a price.
+    """
+    no_gap = -ROUNDING * prices.stock
     low, high = 0.0, 1.0
-    while prices.gap(targets_at(wanted, high)) > 0:
+    while prices.gap(targets_at(wanted, high)) >= no_gap:
         low, high = high, 2 * high
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        if prices.gap(targets_at(wanted, middle)) > 0:
+        if prices.gap(targets_at(wanted, middle)) >= no_gap:
             low = middle
         else:
             high = middle
