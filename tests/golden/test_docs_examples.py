@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,28 @@ def test_links_lead_somewhere(page: Path) -> None:
         if link["anchor"]:
             anchors = {_anchor(heading) for heading in _HEADING.findall(target.read_text())}
             assert link["anchor"] in anchors, f"{page.name}: no heading #{link['anchor']}"
+
+
+def test_the_list_of_decisions_has_each_under_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(folder.glob("0*.md"))
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
+
+    listed = re.findall(
+        r"^\| \[(\d+)\]\((.+?)\) \| (.+) \|$", (folder / "README.md").read_text(), re.M
+    )
+
+    assert [(name, f"{number}: {title}") for number, name, title in listed] == [
+        (page.name, title) for page, title in zip(pages, titles, strict=True)
+    ]
+
+
+def test_a_word_of_the_glossary_is_explained_once() -> None:
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    words = re.findall(r"^\| ([a-z][^|]*?) \|", text, re.M)
+    counted = Counter(part for word in words if word != "our word" for part in word.split(", "))
+
+    assert [word for word, times in counted.items() if times > 1] == []
 
 
 def _anchor(heading: str) -> str:

@@ -1,7 +1,8 @@
 """The commands that the documentation shows run, page by page, in the order in which they stand.
 
 Those that need no server, no Ray cluster and time nothing: plan, verify, simulate, trace, schema.
-Profiles are made up; files that other commands would have left (a plan, event logs) are there.
+Profiles are made up; files that other commands would have left (a plan, the event logs that the page
+has written) are there.
 """
 
 import json
@@ -49,6 +50,12 @@ def problem_of(page: Path, *, app: bool) -> str:
     block = shown(page) or shown(default)
     assert block is not None
     return block.body
+
+
+def events_of(page: Path) -> set[str]:
+    """The event logs that the page has somebody write; of the reference, those that it reads."""
+    option = "trace" if page.parent.name == "reference" else "--events"
+    return set(re.findall(rf"{option} (\w+\.events)\b", page.read_text()))
 
 
 def write_problem(text: str, path: Path) -> None:
@@ -104,7 +111,7 @@ def test_the_commands_of_a_page_run(page: Path, app: bool, run: Run) -> None:
     device = next(iter(json.loads(again)["cluster"]["devices"]))
     write_document(make_interference(device=device), Path("measured.interference.json"))
     run("headrace plan problem.yaml -o plan.json")
-    for events in ("run.events", "rehearsal.events"):
+    for events in events_of(page):
         run(f"headrace simulate plan.json --load-factor 0.5 --duration-s 2 --events {events}")
 
     for line in commands_of(page, app=app):

@@ -1,14 +1,16 @@
 """The program: its help is quick, and every failure is one message and an exit code."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
+import typer.main
 
 from headrace import __version__, cli
 from headrace.commands.schema import Kind, json_schema
@@ -19,6 +21,7 @@ from headrace.domain.errors import (
     ModelError,
     PlanError,
 )
+from headrace.planning import PLANNERS
 
 COMMANDS = (
     "profile",
@@ -369,6 +372,14 @@ def test_a_terminal_that_has_no_letter_for_a_dash_gets_another(encoding: str) ->
 
     assert done.returncode == 0, done.stderr
     assert b"profile a model ? plan it onto devices" in b" ".join(done.stdout.split())
+
+
+def test_help_of_plan_names_every_planner_but_single_ablations() -> None:
+    command: Any = typer.main.get_command(cli.app)
+    [planner] = (p for p in command.commands["plan"].params if p.name == "planner")
+    named = set(re.findall(r"[\w+-]+", planner.help))
+
+    assert [name for name in PLANNERS if name not in named and not name.startswith("harp-")] == []
 
 
 def test_help_is_broken_where_the_terminal_ends_and_not_where_the_source_does(

@@ -29,6 +29,8 @@ PlannerOption = Annotated[
         " dart-r, pairs of one device of each of two types."
         " Shared devices: shares, parts of devices and turns on them, exact; gpulet, the paper's"
         " heuristic; gpulet+int, with what neighbours cost; baselines sbp, self-tuning, ideal."
+        " More models than memory: provisioned (DeepPlan); chosen by itself with --provision where"
+        " not all models fit."
         " Requests of many items: malleable, each model cut over one slot, two and so on"
         " (Accordion)."
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"

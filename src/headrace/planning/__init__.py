@@ -47,7 +47,8 @@ PLANNERS: dict[str, Planner] = {
     MALLEABLE: _planner("depths.planner", "plan_malleable"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
-"""Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
+"""Name -> planner: a new one is one new file, and one line here. The sets below say what some can
+that others cannot."""
 
 TOGETHER = "shares"
 """The planner of apps and models that share devices."""
