@@ -107,6 +107,8 @@ class Costs:
         self._costs = cost_model(problem.profiles)
         self._tables: dict[str, CostTables] = {}
         self._links: dict[tuple[str, str, Fraction], Floats] = {}
+        self._alone: dict[Step, list[tuple[SharedTimes, float]]] = {}
+        self._least: dict[Step, int] = {}
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -157,16 +159,18 @@ class Costs:
 
     def times(self, steps: Sequence[Step], budgets_us: Sequence[int]) -> list[SharedTimes]:
         """Per device type what every step takes of its parts, within these budgets."""
-        return [
-            SharedTimes(
-                self.problem.cluster.device_type(device),
-                tuple(
-                    replace(self._times(step, device), budget_us=int(own))
-                    for step, own in zip(steps, budgets_us, strict=True)
-                ),
-            )
-            for device in self.devices
-        ]
+        return [self._times_on(device, steps, budgets_us) for device in self.devices]
+
+    def _times_on(
+        self, device: str, steps: Sequence[Step], budgets_us: Sequence[int]
+    ) -> SharedTimes:
+        return SharedTimes(
+            self.problem.cluster.device_type(device),
+            tuple(
+                replace(self._times(step, device), budget_us=int(own))
+                for step, own in zip(steps, budgets_us, strict=True)
+            ),
+        )
 
     def _times(self, step: Step, device: str) -> TenantTimes:
         tables = self.tables(step.model)
@@ -219,10 +223,16 @@ class Costs:
 
     def least_us(self, step: Step) -> int:
         """The shortest wait and batch on any part, with nobody else there; NEVER_US: none."""
+        unnamed = _unnamed(step)
+        if unnamed not in self._least:
+            self._least[unnamed] = self._least_us(unnamed)
+        return self._least[unnamed]
+
+    def _least_us(self, step: Step) -> int:
         return min(
             (
                 us + times.least_cycle_us(tenant.busy_us(us, size))
-                for times in self.times([step], [0])
+                for times, _ in self._times_alone(step)
                 for tenant in times.models
                 for latency in tenant.latency_us.values()
                 for size, us in enumerate(latency, start=1)
@@ -236,7 +246,7 @@ class Costs:
         """What the step's rate takes at least, if devices could be had in fractions of time and
         share: price x share x busy / (batch x max_utilisation) per request."""
         found = float("inf")
-        for times, price in zip(self.times([step], [budget]), self.prices, strict=True):
+        for times, price in self._times_alone(_unnamed(step)):
             [tenant] = times.models
             for share, latency in tenant.latency_us.items():
                 for size, us in enumerate(latency, start=1):
@@ -245,3 +255,19 @@ class Costs:
                         per_request = price * float(share) * cycle_us / size / US_PER_S
                         found = min(found, step.rate_rps * per_request)
         return found
+
+    def _times_alone(self, unnamed: Step) -> list[tuple[SharedTimes, float]]:
+        """With the price, per device type that it may have. Kept: of the ways to cut a model, most
+        have stages that others have too."""
+        if unnamed not in self._alone:
+            self._alone[unnamed] = [
+                (self._times_on(device, [unnamed], [0]), price)
+                for device, price in zip(self.devices, self.prices, strict=True)
+                if unnamed.device in (None, device)
+            ]
+        return self._alone[unnamed]
+
+
+def _unnamed(step: Step) -> Step:
+    """Equal for steps that take the same of parts."""
+    return replace(step, key=step.model)
