@@ -1,8 +1,8 @@
 """The commands that the documentation shows run, page by page, in the order in which they stand.
 
 Those that need no server, no Ray cluster and time nothing: plan, verify, simulate, trace, schema.
-Profiles are made up; files that other commands would have left (a plan, the event logs that the page
-has written) are there.
+Profiles are made up; files that other commands would have left (a plan, the event logs that the
+page has written) are there.
 """
 
 import json
