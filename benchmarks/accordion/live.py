@@ -42,6 +42,7 @@ from headrace.metrics import run_report
 from headrace.planning import solve
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 
@@ -214,7 +215,8 @@ async def on_cores(changes: int, side: int) -> Changes:
         wanted = np.concatenate([whole.run(None, {"x": each[None]})[0] for each in pictures])
         del whole
         events: list[AnyEvent] = []
-        engine = Engine(plan, {"vgg16": profile}, {"vgg16": folder}, sink=events.append)
+        served = ServedPlan(plan=plan, profiles={"vgg16": profile}, folders={"vgg16": folder})
+        engine = Engine(served, ServiceOptions(), sink=events.append)
         await engine.start()
         try:
             counts = await _bursts(engine, events, wanted, pictures, changes)
@@ -299,8 +301,8 @@ async def on_places(
     arrivals = arrivals_of(stream, slo_us, faster)
     header, events = simulate(plan, found, arrivals, policy=policy, seed=seed)
     simulated = run_report("simulated", header, events).total
-    folders = dict.fromkeys(found, Path())
-    engine = Engine(plan, found, folders, policy=policy, executor="emulated", processes=1)
+    served = ServedPlan(plan=plan, profiles=found, folders=dict.fromkeys(found, Path()))
+    engine = Engine(served, ServiceOptions(policy=policy, executor="emulated", processes=1))
     await engine.start()
     try:
         outcomes = await _scheduled(engine, arrivals, slo_us)

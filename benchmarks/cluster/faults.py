@@ -24,6 +24,7 @@ import uvloop
 from benchmarks.cluster.run import CORE
 
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
 from helpers.live_server import serving, write_plan
@@ -36,7 +37,7 @@ AWAY_S, BEFORE_S, AFTER_S = 10.0, 1.0, 2.0
 async def scene(served: Served, nodes: list[AgentProcess], what: str) -> None:
     loop = asyncio.get_running_loop()
     proxy = await Proxy(nodes[1].address).__aenter__()
-    engine = served.engine(cluster=cluster_of(nodes[0], n1=proxy.address))
+    engine = served.engine(ServiceOptions(cluster=cluster_of(nodes[0], n1=proxy.address)))
     await engine.start()
     try:
         client, ended, over = Client(engine), Counter[str](), False

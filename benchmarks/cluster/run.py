@@ -27,6 +27,7 @@ import uvloop
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.remote.cluster import close_links
 from headrace.serving.workers.remote.transport import NetworkTransport
@@ -81,7 +82,9 @@ async def rates(folder: Path, nodes: list[AgentProcess]) -> None:
     for _ in range(ROUNDS):
         for name, (served, on) in setups.items():
             # Each a gateway of its own, which follows the one before.
-            engine = served.engine(cluster=cluster_of(*on) if on else None, cores=(CORE,))
+            engine = served.engine(
+                ServiceOptions(cluster=cluster_of(*on) if on else None, cores=(CORE,))
+            )
             await engine.start()
             try:
                 expected = rows_of(await Client(engine).send(ROW))

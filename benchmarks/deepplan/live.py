@@ -49,6 +49,7 @@ from headrace.executors.table import executor
 from headrace.metrics import run_report
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 
@@ -268,9 +269,8 @@ async def serve(
 ) -> Served:
     """Send the arrivals to an engine, and look at every answer and at its workers' memory."""
     events: list[AnyEvent] = []
-    engine = Engine(
-        plan, profiles, dict.fromkeys(profiles, folder), policy=system.policy, sink=events.append
-    )
+    served = ServedPlan(plan=plan, profiles=profiles, folders=dict.fromkeys(profiles, folder))
+    engine = Engine(served, ServiceOptions(policy=system.policy), sink=events.append)
     feeds = {name: next(iter(kind.feed.values())) for name, kind in kinds().items()}
     wanted = {model: np.load(folder / f"{model}.npz") for model in profiles}
     loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote.cluster import ClusterAddresses
@@ -50,7 +51,7 @@ def two_stages(folder: Path, *, beside: bool = False) -> Served:
 
 
 async def answers(served: Served, cluster: ClusterAddresses | None) -> list[Rows]:
-    engine = served.engine(cluster=cluster)
+    engine = served.engine(ServiceOptions(cluster=cluster))
     await engine.start()
     try:
         client = Client(engine)
@@ -101,7 +102,7 @@ def play(
     """
 
     async def scene() -> list[Answer | Refusal]:
-        engine = served.engine(cluster=cluster)
+        engine = served.engine(ServiceOptions(cluster=cluster))
         await engine.start()
         results: list[Answer | Refusal] = []
         over = False
@@ -167,7 +168,7 @@ def test_a_plan_with_depths_is_served_by_two_nodes_also_while_one_is_away(tmp_pa
     whole = whole_network(tmp_path)
 
     async def test(nodes: list[AgentProcess]) -> None:
-        engine = served.engine(cluster=cluster_of(*nodes))
+        engine = served.engine(ServiceOptions(cluster=cluster_of(*nodes)))
         await engine.start()
         try:
             for away in (False, True):
@@ -216,7 +217,7 @@ def test_a_batch_that_never_ends_on_a_node_is_noticed_and_run_elsewhere(tmp_path
     served = served_chain(tmp_path, pools=(2,))
 
     async def test(node: AgentProcess) -> None:
-        engine = served.engine(cluster=cluster_of(node))
+        engine = served.engine(ServiceOptions(cluster=cluster_of(node)))
         await engine.start()
         try:
             workers = workers_of(node)
@@ -244,7 +245,7 @@ def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Pat
 
     async def test(nodes: list[AgentProcess]) -> None:
         async with Proxy(nodes[0].address) as proxy:
-            engine = served.engine(cluster=cluster_of(nodes[1], n0=proxy.address))
+            engine = served.engine(ServiceOptions(cluster=cluster_of(nodes[1], n0=proxy.address)))
             await engine.start()
             try:
                 client = Client(engine)
@@ -277,7 +278,8 @@ def test_a_node_that_another_does_not_reach_is_left_out_until_it_does(tmp_path: 
 
     async def test(nodes: list[AgentProcess]) -> None:
         async with Proxy(nodes[1].address, of_agents=True) as proxy:
-            engine = served.engine(cluster=cluster_of(nodes[0], nodes[2], n1=proxy.address))
+            cluster = cluster_of(nodes[0], nodes[2], n1=proxy.address)
+            engine = served.engine(ServiceOptions(cluster=cluster))
             await engine.start()
             try:
                 client = Client(engine)
@@ -318,7 +320,7 @@ def test_nodes_that_do_not_reach_each_other_are_named_before_anything_is_served(
 
     async def start(nodes: list[AgentProcess]) -> None:
         cluster = replace(cluster_of(*nodes), tls=calling(ours.certificate))
-        engine = served.engine(cluster=cluster)
+        engine = served.engine(ServiceOptions(cluster=cluster))
         try:
             await engine.start()
         finally:
@@ -379,8 +381,8 @@ def test_a_gateway_that_another_has_followed_is_refused_and_promises_nothing(
 
     async def test(nodes: list[AgentProcess]) -> None:
         n1 = None if some_here else nodes[1].address
-        old = served.engine(cluster=cluster_of(nodes[0], n1=n1))
-        new = served.engine(cluster=cluster_of(*nodes))
+        old = served.engine(ServiceOptions(cluster=cluster_of(nodes[0], n1=n1)))
+        new = served.engine(ServiceOptions(cluster=cluster_of(*nodes)))
         await old.start()
         try:
             await new.start()
@@ -409,7 +411,7 @@ def test_who_is_not_there_or_another_is_named_and_nothing_is_started(tmp_path: P
 
     def refusal(cluster: ClusterAddresses) -> str:
         async def start() -> None:
-            engine = served.engine(cluster=cluster)
+            engine = served.engine(ServiceOptions(cluster=cluster))
             try:
                 await engine.start()
             finally:

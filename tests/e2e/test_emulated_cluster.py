@@ -11,6 +11,7 @@ import pytest
 
 from headrace.domain.events import AnyEvent, Ran, SlotGained, SlotLost
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.served_plan import ServiceOptions
 from helpers.live_server import serving, write_plan
 from helpers.served import WIDTH, Client, served_chain
 
@@ -29,7 +30,7 @@ def test_ten_slots_in_one_process_answer_everything(tmp_path: Path) -> None:
 
     async def test() -> None:
         events: list[AnyEvent] = []
-        engine = served.engine(processes=1, sink=events.append)
+        engine = served.engine(ServiceOptions(processes=1), sink=events.append)
         await engine.start()
         try:
             slots = engine.status().slots
@@ -67,7 +68,7 @@ def test_a_killed_process_loses_its_slots_and_no_request_and_all_slots_return(
             if sum(isinstance(e, SlotGained) for e in events) == sum(SLOTS) // 2:
                 back.set()
 
-        engine = served.engine(processes=2, sink=sink)
+        engine = served.engine(ServiceOptions(processes=2), sink=sink)
         await engine.start()
         try:
             processes = [slot.process_id for slot in engine.status().slots]

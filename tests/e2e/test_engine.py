@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 import uvloop
 
+from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import ModelError
 from headrace.domain.events import Answered, AnyEvent, Dropped, Ran
 from headrace.domain.tensors import TensorSpec
@@ -21,6 +22,7 @@ from headrace.serving.engine import pending
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.engine.served_plan import ServiceOptions
 from helpers.left_behind import children, descriptors, mapped_arenas, nothing_left_of
 from helpers.onnx_models import chain_model
 from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, served_chain
@@ -46,8 +48,10 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 
 
 @asynccontextmanager
-async def started(served: Served, **options: object) -> AsyncIterator[Engine]:
-    engine = served.engine(**options)
+async def started(
+    served: Served, options: ServiceOptions | None = None, sink: EventSink | None = None
+) -> AsyncIterator[Engine]:
+    engine = served.engine(options, sink=sink)
     await engine.start()
     try:
         yield engine
@@ -86,7 +90,7 @@ def test_many_inferences_at_once_each_get_their_own_rows(
     tmp_path: Path, run: Callable[..., None]
 ) -> None:
     async def test() -> None:
-        async with started(served_add_one(tmp_path), queue_limit=5_000) as engine:
+        async with started(served_add_one(tmp_path), ServiceOptions(queue_limit=5_000)) as engine:
             client = Client(engine)
             asked = [np.full((1 + i % 3, WIDTH), i, np.float32) for i in range(1_000)]
             answers = await asyncio.gather(*(client.send(rows) for rows in asked))

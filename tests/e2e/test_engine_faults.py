@@ -16,6 +16,7 @@ import pytest
 from headrace.domain.events import AnyEvent, Dispatched, SlotGained, SlotLost
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.serving.workers import pulse, restart_delays
 from helpers.served import WIDTH, Client, rows_of, served_chain
 from helpers.waiting import until
@@ -192,7 +193,9 @@ def test_workers_have_the_limits_and_the_cores_that_they_were_given(tmp_path: Pa
 
     async def test() -> None:
         served = served_chain(tmp_path, pools=(1,))
-        engine = served.engine(cores=tuple(reversed(cores)), worker_memory_bytes=1_500_000_000)
+        engine = served.engine(
+            ServiceOptions(cores=tuple(reversed(cores)), worker_memory_bytes=1_500_000_000)
+        )
         # As `serve --core` does: what the server is kept on is not for its workers.
         os.sched_setaffinity(0, {cores[0]})
         try:

@@ -14,7 +14,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine import live_migration
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport, Shortage
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.serving.workers import restart_delays
 from helpers.left_behind import children, descriptors, nothing_left_of
 from helpers.onnx_models import chain_model
@@ -148,7 +148,7 @@ def test_a_model_may_not_change_its_tensors(tmp_path: Path) -> None:
     target = dataclasses.replace(other_pools(served), profiles={"m": profile})
 
     async def test() -> None:
-        engine = served.engine(executor="emulated")
+        engine = served.engine(ServiceOptions(executor="emulated"))
         await engine.start()
         try:
             with pytest.raises(MigrationError, match="other inputs, outputs or states"):

@@ -15,7 +15,7 @@ from headrace.planning import solve
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import LiveMigration, MigrationReport
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from helpers.left_behind import children, nothing_left_of
 from helpers.problems import make_problem
 from helpers.served import UNHURRIED_US, WIDTH, Served, rows_of

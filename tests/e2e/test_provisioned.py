@@ -15,10 +15,12 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
+from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from helpers.served import WIDTH, Served, rows_of
 from helpers.served_provisioned import expected, provisioned, send
@@ -42,8 +44,8 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def started(served: Served, **options: object) -> AsyncIterator[Engine]:
-    engine = served.engine(**options)
+async def started(served: Served, sink: EventSink | None = None) -> AsyncIterator[Engine]:
+    engine = served.engine(sink=sink)
     await engine.start()
     try:
         yield engine
@@ -286,4 +288,4 @@ def test_agents_are_refused_in_a_sentence(tmp_path: Path) -> None:
     cluster = ClusterAddresses(nodes={"n0": None}, secret=b"a secret of this test")
 
     with pytest.raises(PlanError, match="come and go, and agents load what they start with, once"):
-        served.engine(cluster=cluster)
+        served.engine(ServiceOptions(cluster=cluster))

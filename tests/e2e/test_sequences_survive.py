@@ -13,7 +13,7 @@ from headrace.domain.events import AnyEvent, Dispatched, SlotGained
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Refusal
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from headrace.serving.workers import pulse, restart_delays
 from helpers.left_behind import children, nothing_left_of
 from helpers.sequences import Asking, served_sums

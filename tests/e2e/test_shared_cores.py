@@ -21,6 +21,7 @@ from headrace.metrics import run_report
 from headrace.reporting.timeline import write_timeline
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.simulation.offered.arrivals import poisson
 from headrace.simulation.session import simulate
 from helpers.live_server import PATIENCE_S, serving
@@ -45,7 +46,8 @@ def test_one_worker_answers_for_two_models(tmp_path: Path) -> None:
 
     async def session() -> list[tuple[str, np.ndarray, Answer | Refusal]]:
         folders = dict.fromkeys(shared.models, tmp_path)
-        engine = Engine(shared.plan, shared.profiles, folders, sink=events.append)
+        served = ServedPlan(plan=shared.plan, profiles=shared.profiles, folders=folders)
+        engine = Engine(served, ServiceOptions(), sink=events.append)
         await engine.start()
         try:
             status = engine.status()
@@ -89,7 +91,9 @@ def test_a_worker_that_dies_is_back_with_both_models(tmp_path: Path) -> None:
         return answer
 
     async def session() -> None:
-        engine = Engine(shared.plan, shared.profiles, dict.fromkeys(shared.models, tmp_path))
+        folders = dict.fromkeys(shared.models, tmp_path)
+        served = ServedPlan(plan=shared.plan, profiles=shared.profiles, folders=folders)
+        engine = Engine(served, ServiceOptions())
         await engine.start()
         try:
             [before] = engine.status().slots

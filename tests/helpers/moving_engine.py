@@ -10,7 +10,7 @@ from headrace.domain.plan import Plan
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.changes.vetting import read_served_plan
 from headrace.serving.engine.live_migration import MigrationReport
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 
 
 class MovingEngine:

@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_graph import load_graph
+from headrace.dispatch.protocols import BatchCounts, EventSink
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions
@@ -18,6 +19,7 @@ from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from helpers.onnx_models import add_one_model, chain_model, saved
 
 WHOLE = Fraction(1)
@@ -34,8 +36,20 @@ class Served:
     profiles: Mapping[str, Profile]
     folders: Mapping[str, Path]
 
-    def engine(self, **options: object) -> Engine:
-        return Engine(self.plan, self.profiles, self.folders, **options)  # type: ignore[arg-type]
+    def engine(
+        self,
+        options: ServiceOptions | None = None,
+        *,
+        levels: Mapping[str, float] | None = None,
+        sink: EventSink | None = None,
+        leave_sink: Callable[[EventSink], None] = lambda sink: None,
+        counts: Mapping[str, BatchCounts] | None = None,
+    ) -> Engine:
+        served = ServedPlan(
+            plan=self.plan, profiles=self.profiles, folders=self.folders, levels=levels or {}
+        )
+        options = options or ServiceOptions()
+        return Engine(served, options, sink=sink, leave_sink=leave_sink, counts=counts)
 
 
 def served_chain(

@@ -66,7 +66,7 @@ from headrace.executors.table import kind_for
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.serving.engine.live_migration import memory_short_of
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.host import LocalHost

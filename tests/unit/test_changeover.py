@@ -10,7 +10,7 @@ from headrace.executors.table import ExecutorChoice
 from headrace.serving.changes import changeover, vetting
 from headrace.serving.changes.vetting import Verdict, VettingError, read_served_plan
 from headrace.serving.engine.live_migration import MigrationError
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from headrace.simulation import warm_up
 from helpers.live_server import write_plan
 from helpers.moving_engine import MovingEngine, changeover_of

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from headrace.dispatch.protocols import BatchCounts
 from headrace.serving.engine.load_counts import LoadCounts
-from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.engine.plan_in_service import PlanInService
+from headrace.serving.engine.served_plan import AcrossPlans, ServedPlan, ServiceOptions
 from helpers.served_provisioned import provisioned
 
 
@@ -21,7 +22,8 @@ def test_what_ran_under_another_plan_is_not_counted_again(tmp_path: Path) -> Non
     loads = defaultdict[str, LoadCounts](LoadCounts)
     service = PlanInService(
         ServedPlan(plan=plan, profiles=served.profiles, folders=served.folders),
-        ServiceOptions(counts=counts, load_counts=loads),
+        ServiceOptions(),
+        AcrossPlans(counts=counts, load_counts=loads),
     )
 
     counts["m0"].batches[1] = 1_000

@@ -14,6 +14,7 @@ from headrace.dispatch.kernel import handle, reactive, reservation
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.serving.changes import vetting
 from headrace.serving.changes.vetting import VettingError, vet
+from headrace.serving.engine.served_plan import ServiceOptions
 from headrace.simulation import warm_up
 from helpers.live_server import write_plan
 from helpers.served import served_add_one
@@ -57,7 +58,7 @@ def test_a_dispatcher_is_loaded_beside_the_event_loop(
     handle.kernel_of.cache_clear()
 
     async def start_and_stop() -> None:
-        engine = served_add_one(tmp_path, slots=1).engine(executor="emulated")
+        engine = served_add_one(tmp_path, slots=1).engine(ServiceOptions(executor="emulated"))
         await engine.start()
         await engine.stop()
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.serving.engine.live_migration import Shortage, memory_short_of
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from helpers.served import Served, served_chain
 from helpers.served_items import CHANNELS, served_items
 from helpers.served_provisioned import provisioned

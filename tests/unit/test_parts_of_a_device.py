@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from helpers.served import WIDTH, Client, rows_of, served_chain
 from helpers.waiting import until
 
@@ -129,7 +129,7 @@ async def main(folder):
         assert "no program nvidia-cuda-mps-control" in str(error), error
     else:
         raise AssertionError("a plan was served whose parts nothing keeps")
-    engine = served.engine(unenforced_shares=True)
+    engine = served.engine(ServiceOptions(unenforced_shares=True))
     await engine.start()
     try:
         assert given(engine) == [(None, None)] * 2
@@ -154,7 +154,7 @@ def two_divided_nodes(folder):
 
 async def served_there(folder):
     with agents(folder, "n0", "n1") as nodes:
-        engine = two_divided_nodes(folder).engine(cluster=cluster_of(*nodes))
+        engine = two_divided_nodes(folder).engine(ServiceOptions(cluster=cluster_of(*nodes)))
         await engine.start()
         try:
             first = given(engine)
@@ -180,7 +180,7 @@ async def served_there(folder):
 
 async def refused_there(folder):
     with agents(folder, "n0", "n1") as nodes:
-        engine = two_divided_nodes(folder).engine(cluster=cluster_of(*nodes))
+        engine = two_divided_nodes(folder).engine(ServiceOptions(cluster=cluster_of(*nodes)))
         try:
             await engine.start()
         except HeadraceError as error:

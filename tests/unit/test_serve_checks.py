@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.commands import rehearse
 from headrace.commands.serve_checks import check_addresses, check_sizes
+from headrace.commands.serve_steps import AccessAsked, access
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
+from headrace.serving.front.access import AccessError
 from headrace.serving.front.base import AddressError
 from helpers.live_server import write_plan
 from helpers.onnx_models import saved
@@ -119,3 +121,22 @@ def test_an_address_that_was_tried_is_free(tmp_path: Path) -> None:
     check_addresses("127.0.0.1", port, 0, tmp_path / "admin.sock")
     assert list(tmp_path.iterdir()) == []
     socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_certificate_without_its_key_is_refused_with_the_addresses(tmp_path: Path) -> None:
+    asked = AccessAsked(
+        host="127.0.0.1",
+        port=0,
+        grpc_port=None,
+        admin_socket=None,
+        no_auth=True,
+        token_file=None,
+        require_token=False,
+        allow_hosts=(),
+        body_bytes=1 << 20,
+        tls_certificate=tmp_path / "certificate.pem",
+        tls_key=None,
+        tls_client_authority=None,
+    )
+    with pytest.raises(AccessError, match="both --tls-cert and --tls-key"):
+        access(asked)

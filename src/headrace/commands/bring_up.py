@@ -2,45 +2,56 @@
 
 import asyncio
 import logging
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
     from headrace.serving.apps.host import AppHost
     from headrace.serving.changes.plan_watch import ReplanRule
-    from headrace.serving.engine.plan_in_service import ServedPlan
+    from headrace.serving.core.protocol import Backend
+    from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
     from headrace.serving.front.base import FrontOptions
     from headrace.serving.front.http_messages import Limits
+    from headrace.serving.lifecycle import ServingEngine
 
 log = logging.getLogger("headrace.serve")
 
 
-async def run_server(
-    whole: "ServedPlan",
-    plan_path: Path,
-    on_ready: Any,
-    events: Path | None,
-    functions: "AppHost | None",
-    *,
-    replan: "ReplanRule | None",
-    engine: dict[str, Any],
-    pad: frozenset[str],
-    options: "FrontOptions",
-    grpc_port: int | None,
-    admin_socket: Path | None,
-    lame_duck_s: float,
-    sequence_idle_us: int,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSetup:
+    """All that a server is brought up from."""
+
+    whole: "ServedPlan"
+    """What the plan's file says; models of several sizes are served by bucket."""
+    plan_path: Path
+    service: "ServiceOptions"
+    fronts: "FrontOptions"
+    """Of HTTP's; the others' are made from these."""
+    grpc_port: int | None
+    """None: gRPC is not served."""
+    admin_socket: Path | None
+    """None: in the default folder, named after the port."""
+    events: Path | None
+    """Where the first plan's event log goes; None: nothing is logged."""
+    functions: "AppHost | None"
+    """Of the plan's apps; None: modules are served on their own."""
+    pad: frozenset[str]
+    """Models whose inputs are filled up to their buckets' sizes."""
+    replan: "ReplanRule | None"
+    """When to plan anew; None: never."""
+    lame_duck_s: float
+    sequence_idle_us: int
+
+
+async def run_server(setup: ServerSetup, on_ready: Callable[[str, str | None, str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        whole: what the plan's file says; models of several sizes are served by bucket.
         on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of the admin's.
-        engine: arguments of `Engine` beside the plan.
-        pad: models whose inputs are filled up to their buckets' sizes.
 
     Raises:
         DocumentError: the policy does not fit the plan.
@@ -59,36 +70,31 @@ async def run_server(
     from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
-    served = whole.by_bucket()
+    service, functions = setup.service, setup.functions
+    served = setup.whole.by_bucket()
     topology = Topology.from_plan(served.plan, served.profiles)
-    logs = EpochLogs(events)
+    logs = EpochLogs(setup.events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
     app_log = AppLog(names, logs.open, logs.join, logs.leave)
-    policy = engine["policy"] or policy_for(served.plan)
+    policy = service.policy or policy_for(served.plan)
     try:
         chosen_for(topology, policy)
     except PlanError as error:
         raise DocumentError(f"serve: {error}") from error
     sink = app_log.open(topology.event_log_header("live", policy))
-    running = Engine(
-        served.plan,
-        served.profiles,
-        served.folders,
-        sink=sink,
-        leave_sink=logs.leave,
-        counts=logs.counters,
-        **engine,
-    )
+    engine = Engine(served, service, sink=sink, leave_sink=logs.leave, counts=logs.counters)
     changeover = Changeover(
-        running, plan_path, whole, engine["executor"], app_log.open, engine["policy"]
+        engine, setup.plan_path, setup.whole, service.executor, app_log.open, service.policy
     )
-    lived: Any = running
-    behind: Any = ByShape(running, pad)
+    lived: ServingEngine = engine
+    behind: Backend = ByShape(engine, setup.pad)
     if functions is not None:
-        behind = lived = AppRuntime(running, functions, logs.counters, app_log)
-        changeover.check = behind.check
-    options = replace(options, limits=_limits(served, engine, options, grpc_port))
-    core = ProtocolCore(behind, logs.counters, sequence_idle_us, residences=running)
+        apps = AppRuntime(engine, functions, logs.counters, app_log)
+        behind = lived = apps
+        changeover.check = apps.check
+    grpc_port, admin_socket = setup.grpc_port, setup.admin_socket
+    options = replace(setup.fronts, limits=_limits(served, setup))
+    core = ProtocolCore(behind, logs.counters, setup.sequence_idle_us, residences=engine)
     changeover.on_switch = core.refresh
     http = FRONTS["http"](core, options)
     grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))
@@ -102,13 +108,13 @@ async def run_server(
         ),
     )
     fronts = [http, admin] if grpc is None else [http, grpc, admin]
-    started = Server(lived, fronts, changeover, lame_duck_s)
+    started = Server(lived, fronts, changeover, setup.lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
-    if replan is not None:
-        replanner = Replanner(changeover, logs.counters, plan_path, replan)
+    if setup.replan is not None:
+        replanner = Replanner(changeover, logs.counters, setup.plan_path, setup.replan)
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))
+        await started.run(lambda url: on_ready(url, grpc.address if grpc else None, admin.address))
     finally:
         for task in aside:
             task.cancel()
@@ -116,21 +122,19 @@ async def run_server(
         logs.close()
 
 
-def _limits(
-    served: "ServedPlan", engine: dict[str, Any], options: "FrontOptions", grpc_port: int | None
-) -> "Limits":
-    """Of each front: those of the options, or fewer connections where descriptors are few."""
+def _limits(served: "ServedPlan", setup: ServerSetup) -> "Limits":
+    """Of each front: those asked for, or fewer connections where descriptors are few."""
     from headrace.serving.front.seat_limits import seated_within
     from headrace.serving.workers.descriptors import descriptor_limit, left_for_clients
     from headrace.serving.workers.placement import worker_count
 
-    workers = worker_count(served.plan, engine["executor"], engine["processes"])
+    workers = worker_count(served.plan, setup.service.executor, setup.service.processes)
     deployments = served.plan.deployments
     stages = sum(len(each.stages) for model in deployments for each in model.pipelines)
     weights = 2 * len(deployments)
     left = left_for_clients(workers, stages + weights)
-    fronts = 1 if grpc_port is None else 2
-    limits, usual = seated_within(left // fronts, options.limits), options.limits
+    fronts, usual = 1 if setup.grpc_port is None else 2, setup.fronts.limits
+    limits = seated_within(left // fronts, usual)
     if limits.connections < usual.connections:
         log.warning(
             "each port has at most %d connections at a time, and %d of one stranger, where %d and"

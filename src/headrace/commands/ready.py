@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from headrace.commands.output import console, labelled, next_step, quoted
+from headrace.commands.output import console, labelled, next_step, print_line, quoted
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -40,3 +40,15 @@ def print_ready(
         f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
         f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
     )
+
+
+def print_ready_line(
+    url: str, grpc_url: str | None, admin_address: str, token_path: Path | None
+) -> None:
+    """The same for scripts, in one line of JSON."""
+    import msgspec
+
+    token_file = None if token_path is None else str(token_path)
+    ready = {"ready": True, "url": url, "token_file": token_file}
+    ready |= {"admin_socket": admin_address, "grpc_url": grpc_url}
+    print_line(msgspec.json.encode(ready))

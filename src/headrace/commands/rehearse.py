@@ -457,7 +457,7 @@ def rehearse_before_ready(
     plan_path: Path,
     policy: str | None,
     executor: str,
-    apps: list[Path],
+    apps: Sequence[Path],
     given: Sequence[str] = (),
 ) -> Mapping[str, float]:
     """Unless that was done; what it contradicts is said before anyone relies on the plan.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.serving.changes.replan_backoff import Backoff
     from headrace.serving.changes.size_loads import Sizes
     from headrace.serving.core.counters import ModelCounters
-    from headrace.serving.engine.plan_in_service import ServedPlan
+    from headrace.serving.engine.served_plan import ServedPlan
 
 logger = logging.getLogger("headrace.replan")
 

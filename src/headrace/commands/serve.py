@@ -1,6 +1,5 @@
 """`headrace serve`: bring a plan to life."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 from headrace.commands.ending import orderly_end
 from headrace.commands.studies import AddressOption, check_cluster
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
-from headrace.executors.table import AUTO, EMULATED, EXECUTORS
+from headrace.executors.table import AUTO, EXECUTORS
 
 
 @orderly_end()
@@ -281,139 +280,101 @@ def serve(
 
     [dim]headrace serve plan.json --cluster ray --address 10.0.0.1:6379[/dim]
     """
-    import msgspec
+    from dataclasses import replace
 
-    from headrace.catalog.documents import files_behind
-    from headrace.catalog.event_log import check_event_log
-    from headrace.catalog.whole_file import check_apart
-    from headrace.commands import event_loop
-    from headrace.commands.bring_up import run_server
+    from headrace.commands import event_loop, serve_steps
+    from headrace.commands.bring_up import ServerSetup, run_server
     from headrace.commands.kernel import load_kernel
-    from headrace.commands.output import print_line
-    from headrace.commands.ready import print_ready
-    from headrace.commands.rehearse import check_not_kept, rehearse_before_ready
-    from headrace.commands.serve_checks import (
-        app_host,
-        check_addresses,
-        check_nameable,
-        check_names,
-        check_sizes,
-        check_together,
-        cluster_addresses,
-        keep_on_core,
-    )
+    from headrace.commands.ready import print_ready, print_ready_line
+    from headrace.commands.serve_checks import check_names, check_together, keep_on_core
     from headrace.dispatch.buckets import levels_by_model
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.plan_watch import ReplanRule
-    from headrace.serving.changes.vetting import read_served_plan, refuse_violations
-    from headrace.serving.front.access import (
-        Access,
-        default_folder,
-        default_token_path,
-        read_or_create_token,
-    )
-    from headrace.serving.front.base import FrontOptions
-    from headrace.serving.front.http_messages import Limits
-    from headrace.serving.front.tls import tls_files
+    from headrace.serving.engine.served_plan import ServiceOptions
     from headrace.serving.workers.descriptors import raise_descriptor_limit
-    from headrace.serving.workers.placement import refuse_unenforced
 
     check_names(policy, executor)
     check_together(context)
-    if replan:
-        check_nameable(plan_path)
     check_cluster(cluster, address)
-    if events is not None:
-        check_event_log(events, plan_path, *(app or ()))
-        check_not_kept(events, plan_path)
+    rule = ReplanRule(
+        fraction=replan_fraction,
+        after_s=replan_after_s,
+        period_s=replan_period_s,
+        headroom=replan_headroom,
+    )
+    asked = serve_steps.PlanAsked(
+        path=plan_path,
+        events=events,
+        apps=tuple(app or ()),
+        app_threads=app_threads,
+        pad=tuple(pad or ()),
+        replan=rule if replan else None,
+    )
+    nodes = serve_steps.NodesAsked(
+        agents=agents, nodes=tuple(node or ()), secret_file=secret_file, authority=cluster_ca
+    )
+    doors = serve_steps.AccessAsked(
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        admin_socket=admin_socket,
+        no_auth=no_auth,
+        token_file=token_file,
+        require_token=require_token,
+        allow_hosts=tuple(allow_host or ()),
+        body_bytes=max_body_bytes,
+        tls_certificate=tls_cert,
+        tls_key=tls_key,
+        tls_client_authority=tls_client_ca,
+    )
+    service = ServiceOptions(
+        policy=policy,
+        executor=executor,
+        processes=processes,
+        queue_limit=queue_limit,
+        worker_memory_bytes=worker_memory_mb and worker_memory_mb * 1_000_000,
+        unenforced_shares=unenforced_shares,
+    )
+
+    serve_steps.check_files(asked)
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray
 
         serve_on_ray(context, plan_path, executor, host, port, address, json)
         return
-    whole = read_served_plan(plan_path)
-    if events is not None:
-        read = files_behind(whole.plan.profiles, plan_path.parent, whole.profiles)
-        check_apart(events, *read)
-    refuse_violations(whole)
-    plan, served = whole.plan, whole.by_bucket()
-    check_sizes(plan, served.plan, pad or [], replan)
-    remote = cluster_addresses(agents, node or [], secret_file, cluster_ca, served.plan)
-    if not unenforced_shares:
-        refuse_unenforced(served.plan, executor, () if remote is None else remote.elsewhere)
-    functions = app_host(app or [], app_threads, plan)
-    if admin_socket is None:
-        default_folder()  # Refused now, and not when all has been compiled and rehearsed.
-    token_path = None if no_auth else token_file or default_token_path()
-    access = Access(
-        bind_host=host,
-        token=None if token_path is None else read_or_create_token(token_path),
-        allow_hosts=allow_host or (),
-        trust_owner=not require_token,
-    )
-    check_addresses(host, port, grpc_port, admin_socket)
-    worker_cores = keep_on_core(core)
+    checked = serve_steps.check(asked, nodes, service)
+    fronts = serve_steps.access(doors)
+    service = replace(service, cluster=checked.cluster, cores=keep_on_core(core))
     raise_descriptor_limit()
     _log_to_stderr()
+    levels = serve_steps.rehearse(asked, service, core) if rehearsal else {}
+    whole, functions = replace(checked.whole, levels=levels), checked.functions
+    load_kernel(policy or policy_for(whole.plan), simulator=False)
 
     def on_ready(url: str, grpc_url: str | None, admin_address: str) -> None:
         if json:
-            token_file = None if token_path is None else str(token_path)
-            ready = {"ready": True, "url": url, "token_file": token_file}
-            ready |= {"admin_socket": admin_address, "grpc_url": grpc_url}
-            print_line(msgspec.json.encode(ready))
-        else:
-            apps = () if functions is None else tuple(app.name for app in functions.apps)
-            shown = levels_by_model(levels, served.profiles)
-            print_ready(plan, [url, grpc_url] if grpc_url else [url], token_path, shown, apps)
+            print_ready_line(url, grpc_url, admin_address, doors.token_path)
+            return
+        apps = () if functions is None else tuple(app.name for app in functions.apps)
+        shown = levels_by_model(levels, whole.by_bucket().profiles)
+        urls = [url, grpc_url] if grpc_url else [url]
+        print_ready(whole.plan, urls, doors.token_path, shown, apps)
 
-    levels: Mapping[str, float] = {}
-    # A rehearsal would measure this machine.
-    if rehearsal and executor != EMULATED and remote is None:
-        arguments = ["--unenforced-shares"] if unenforced_shares else []
-        arguments += [f"--core={core}"] if core is not None else []
-        levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
-    load_kernel(policy or policy_for(plan), simulator=False)
-    event_loop.run(
-        run_server(
-            whole,
-            plan_path,
-            on_ready,
-            events,
-            functions,
-            replan=ReplanRule(
-                fraction=replan_fraction,
-                after_s=replan_after_s,
-                period_s=replan_period_s,
-                headroom=replan_headroom,
-            )
-            if replan
-            else None,
-            engine={
-                "policy": policy,
-                "executor": executor,
-                "processes": processes,
-                "queue_limit": queue_limit,
-                "cores": worker_cores,
-                "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
-                "levels": levels,
-                "unenforced_shares": unenforced_shares,
-                "cluster": remote,
-            },
-            pad=frozenset(pad or ()),
-            options=FrontOptions(
-                limits=Limits(body_bytes=max_body_bytes),
-                access=access,
-                host=host,
-                port=port,
-                tls=tls_files(tls_cert, tls_key, tls_client_ca),
-            ),
-            grpc_port=grpc_port,
-            admin_socket=admin_socket,
-            lame_duck_s=lame_duck_s,
-            sequence_idle_us=round(sequence_idle_s * 1e6),
-        )
+    setup = ServerSetup(
+        whole=whole,
+        plan_path=plan_path,
+        service=service,
+        fronts=fronts,
+        grpc_port=grpc_port,
+        admin_socket=admin_socket,
+        events=events,
+        functions=functions,
+        pad=frozenset(asked.pad),
+        replan=asked.replan,
+        lame_duck_s=lame_duck_s,
+        sequence_idle_us=round(sequence_idle_s * 1e6),
     )
+    event_loop.run(run_server(setup, on_ready))
 
 
 def _log_to_stderr() -> None:

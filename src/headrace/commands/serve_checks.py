@@ -1,5 +1,6 @@
 """What `headrace serve` makes of its options before anything is started, and what it refuses."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def check_addresses(host: str, port: int, grpc_port: int | None, admin_socket: P
 
 def cluster_addresses(
     agents: Path | None,
-    nodes: list[str],
+    nodes: Sequence[str],
     secret_file: Path | None,
     authority: Path | None,
     plan: "Plan",
@@ -92,7 +93,7 @@ def cluster_addresses(
     return cluster
 
 
-def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:
+def check_sizes(plan: "Plan", served: "Plan", pad: Sequence[str], replan: bool) -> None:
     """Refuse options that do not fit the plan or its models of several sizes."""
     from headrace.serving.changes.plan_watch import unfollowed
 
@@ -120,7 +121,7 @@ def check_nameable(plan_path: Path) -> None:
         ) from error
 
 
-def app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
+def app_host(paths: Sequence[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
     """The apps' process, with all files loaded. It dies with this one."""
     from headrace.domain.errors import PlanError
     from headrace.serving.apps.files import check_files

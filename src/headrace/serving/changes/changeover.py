@@ -14,7 +14,7 @@ from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
 from headrace.serving.changes.vetting import vet
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 
 logger = logging.getLogger("headrace.migrate")
 

@@ -24,7 +24,7 @@ from headrace.domain.base import Record, encode_fraction
 from headrace.domain.errors import HeadraceError, PlanError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
-from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.engine.served_plan import ServedPlan
 from headrace.serving.workers.placeholder_tensors import with_tensors
 from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index

@@ -5,14 +5,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
-from headrace.domain.profile import Profile
-from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.drift_watch import LOOK_EVERY_S
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
@@ -20,10 +17,10 @@ from headrace.serving.engine.live_migration import LiveMigration, MigrationError
 from headrace.serving.engine.model_weights import ModelStanding
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
-from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.engine.plan_in_service import PlanInService
+from headrace.serving.engine.served_plan import AcrossPlans, ServedPlan, ServiceOptions
 from headrace.serving.engine.wanted_models import WantedModels
 from headrace.serving.workers.host import HostGoneError
-from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
@@ -43,70 +40,30 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
-        profiles: Mapping[str, Profile],
-        profile_folders: Mapping[str, Path],
+        served: ServedPlan,
+        options: ServiceOptions,
         *,
-        policy: str | None = None,
-        executor: ExecutorChoice = AUTO,
-        processes: int | None = None,
         sink: EventSink | None = None,
         leave_sink: Callable[[EventSink], None] = lambda sink: None,
         counts: Mapping[str, BatchCounts] | None = None,
-        queue_limit: int = 4096,
-        arena_bytes: int | None = None,
-        seed: int = 0,
-        cores: tuple[int, ...] | None = None,
-        worker_memory_bytes: int | None = None,
-        levels: Mapping[str, float] | None = None,
-        unenforced_shares: bool = False,
-        cluster: ClusterAddresses | None = None,
     ) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
         Args:
-            profiles: by model name.
-            profile_folders: by model name; what a profile's relative paths are relative to.
-            policy: None: of each plan the one that it was made for.
-            processes: that emulated slots share; None: one for each slot.
+            options: of this plan and those after it.
             sink: gets every event, on the loop's thread; must be fast. None: nobody reads them.
             leave_sink: told of each plan's sink, while the engine lives on, when nothing more comes
                 for it: the plan has been replaced, or could not be loaded.
             counts: by model, under whatever plan; see `DataPlane`.
-            queue_limit: requests that may wait for batches, per model.
-            arena_bytes: shared memory for tensors; None: enough for the plan.
-            seed: of emulated slots' execution times.
-            cores: that workers may be kept on; None: those of this process.
-            worker_memory_bytes: most data memory of one worker; None: any.
-            levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as far
-                as that is known before the first batch.
-            unenforced_shares: whether slots may divide a core, or another device, that nothing
-                divides as planned.
-            cluster: the machines that the plan's nodes are; None: this one stands in for all.
 
         Raises:
             PlanError: the plan names something that does not exist.
         """
-        self._options = ServiceOptions(
-            policy=policy,
-            executor=executor,
-            processes=processes,
-            queue_limit=queue_limit,
-            arena_bytes=arena_bytes,
-            seed=seed,
-            cores=cores,
-            worker_memory_bytes=worker_memory_bytes,
-            unenforced_shares=unenforced_shares,
-            counts=counts,
-            cluster=cluster,
-        )
-        served = ServedPlan(
-            plan=plan, profiles=profiles, folders=profile_folders, levels=levels or {}
-        )
-        self._current = PlanInService(served, self._options)
+        self._options, self._across = options, AcrossPlans(counts=counts)
+        self._current = PlanInService(served, options, self._across)
         self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
-        self._wanted = WantedModels(self._options.unloaded, lambda: self._current.weights)
+        self._wanted = WantedModels(self._across.unloaded, lambda: self._current.weights)
         self._sink, self._leave_sink = sink, leave_sink
         self._clock: LiveClock | None = None
         self._pending: PendingRequests | None = None
@@ -282,9 +239,9 @@ class Engine:
             if plan is not None:
                 await plan.stop()
         self._former = self._migration = None
-        if self._options.service.is_ours:
+        if self._across.service.is_ours:
             # Its clients, our workers, have ended.
-            await asyncio.to_thread(self._options.service.close)
+            await asyncio.to_thread(self._across.service.close)
 
     def _stop_moderation(self) -> None:
         if self._moderation is not None:
@@ -372,7 +329,7 @@ class Engine:
             raise MigrationError("a migration is under way; wait until it has ended")
         if not self._started or self._draining:
             raise MigrationError("the server is starting or shutting down; its plan stays")
-        fresh = PlanInService(served, self._options)
+        fresh = PlanInService(served, self._options, self._across)
         _check_tensors(self._current, fresh)
         sink = open_sink or (lambda header: None)
         task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))

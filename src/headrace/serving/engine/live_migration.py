@@ -36,7 +36,8 @@ from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.serving.engine.inference import Inference
-from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan
+from headrace.serving.engine.plan_in_service import PlanInService
+from headrace.serving.engine.served_plan import ServedPlan
 
 logger = logging.getLogger("headrace.migrate")
 

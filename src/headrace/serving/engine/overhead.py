@@ -21,6 +21,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.executors.table import EMULATED
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 
 BATCHES = 200
@@ -44,12 +45,9 @@ async def measure_batch_overhead_us(cluster: ClusterAddresses | None = None) -> 
     plan, profile = _plan(), _profile()
     events: list[AnyEvent] = []
     engine = Engine(
-        plan,
-        {_NAME: profile},
-        {_NAME: Path()},
-        executor=EMULATED,
+        ServedPlan(plan=plan, profiles={_NAME: profile}, folders={_NAME: Path()}),
+        ServiceOptions(executor=EMULATED, cluster=cluster),
         sink=events.append,
-        cluster=cluster,
     )
     await engine.start()
     try:

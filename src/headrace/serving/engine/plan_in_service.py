@@ -1,36 +1,30 @@
 """One plan with all that serves it, here or on several machines: workers, tensors, data plane."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 
 import msgspec
 
 from headrace.catalog.cache_folder import content_key
-from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import StageTime
 from headrace.dispatch.kernel.handle import kernel_of
 from headrace.dispatch.policies import chosen_for, policy_for
-from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
+from headrace.dispatch.protocols import Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.base import encode_fraction
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
-from headrace.domain.plan import Plan
-from headrace.domain.profile import Profile
 from headrace.executors.mps import MpsService
-from headrace.executors.table import AUTO, ExecutorChoice, executor
+from headrace.executors.table import executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.drift_watch import DriftWatch
 from headrace.serving.engine.live_clock import LiveClock
-from headrace.serving.engine.load_counts import LoadCounts
 from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
+from headrace.serving.engine.served_plan import AcrossPlans, ServedPlan, ServiceOptions
 from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import Place, place_of
@@ -39,7 +33,6 @@ from headrace.serving.workers.host import Host, LocalHost
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import loadable_models, worker_specs
 from headrace.serving.workers.remote.cluster import (
-    ClusterAddresses,
     close_links,
     connect_links,
     open_links,
@@ -55,67 +48,10 @@ from headrace.serving.workers.transport import SharedMemory, TimedLinks, Transpo
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedPlan:
-    """A plan and what its profiles say."""
-
-    plan: Plan
-    profiles: Mapping[str, Profile]
-    """By model name."""
-    folders: Mapping[str, Path]
-    """By model name; what a profile's relative paths are relative to."""
-    levels: Mapping[str, float] = field(default_factory=dict)
-    """MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes; as learned later
-    where nothing is said."""
-
-    def by_bucket(self) -> "ServedPlan":
-        """As the engine serves it, with a deployment per bucket (`dispatch.buckets`)."""
-        plan, profiles = by_bucket(self.plan, self.profiles)
-        if plan is self.plan:
-            return self
-        folders = {
-            name: self.folders[profile.bucket_of or name] for name, profile in profiles.items()
-        }
-        return replace(self, plan=plan, profiles=profiles, folders=folders)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOptions:
-    """How plans are served, whichever it is."""
-
-    policy: str | None = None
-    """None: the one that the plan was made for."""
-    executor: ExecutorChoice = AUTO
-    processes: int | None = None
-    """That emulated slots share; None: one for each slot."""
-    queue_limit: int = 4096
-    """Requests that may wait for batches, per model."""
-    arena_bytes: int | None = None
-    """Shared memory for tensors; None: enough for the plan."""
-    seed: int = 0
-    """Of emulated slots' execution times."""
-    cores: tuple[int, ...] | None = None
-    """That workers may be kept on, the first ones first; None: those of this process."""
-    worker_memory_bytes: int | None = None
-    """Most data memory of one worker; None: any."""
-    unenforced_shares: bool = False
-    """Whether slots may divide a core, or another device, that nothing divides as planned."""
-    service: MpsService = field(default_factory=MpsService)
-    """What keeps slots to their parts of GPUs, if a plan has any; whoever makes this closes it."""
-    counts: Mapping[str, BatchCounts] | None = None
-    """See `DataPlane`."""
-    load_counts: Mapping[str, LoadCounts] = field(default_factory=lambda: defaultdict(LoadCounts))
-    """By model; makes those that are missing."""
-    unloaded: dict[str, int] = field(default_factory=dict)
-    """Models that are not to be served, whatever plan has them; see `WantedModels`."""
-    cluster: ClusterAddresses | None = None
-    """The machines that the plan's nodes are; None: this one stands in for all of them."""
-
-
 class PlanInService:
     """`prepare`, then `start` (all workers or some), then `stop`."""
 
-    def __init__(self, served: ServedPlan, options: ServiceOptions) -> None:
+    def __init__(self, served: ServedPlan, options: ServiceOptions, across: AcrossPlans) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
         Raises:
@@ -124,7 +60,7 @@ class PlanInService:
         self.served = served
         self.topology = Topology.from_plan(served.plan, served.profiles)
         self.models = served_models(served.plan, self.topology, served.profiles)
-        self._options = options
+        self._options, self._across = options, across
         self._policy = options.policy or policy_for(served.plan)
         self._rule = chosen_for(self.topology, self._policy).module
         if options.cluster is not None:
@@ -183,7 +119,7 @@ class PlanInService:
         undivided = {node: hello.undivided if hello else "" for node, hello in hellos.items()}
         divides = await asyncio.to_thread(
             start_service,
-            *(served.plan, options.executor, undivided, options.service),
+            *(served.plan, options.executor, undivided, self._across.service),
             unenforced=options.unenforced_shares,
         )
         self.host = LocalHost(
@@ -246,7 +182,7 @@ class PlanInService:
             links=self.supervisor.slots,
             transport=transport,
             sink=sink,
-            counts=options.counts,
+            counts=self._across.counts,
             policy=self._policy,
             queue_limit=options.queue_limit,
             pending=pending,
@@ -290,10 +226,10 @@ class PlanInService:
             {by_stage[load.stage]: load for load in slot.spec.later} for slot in supervisor.slots
         ]
         names = [deployment.model for deployment in served.plan.deployments]
-        counts = [self._options.load_counts[name] for name in names]
+        counts = [self._across.load_counts[name] for name in names]
         moved_bytes = self.header.resident_bytes
         weights = ModelWeights(
-            *(names, files, loads, supervisor.slots, self._options.unloaded),
+            *(names, files, loads, supervisor.slots, self._across.unloaded),
             counts=counts,
             moved_bytes=moved_bytes,
         )
@@ -330,7 +266,7 @@ class PlanInService:
         Args:
             ran_here: False: it ran under another plan, which has counted it.
         """
-        known, loads = self._options.counts, self._options.load_counts
+        known, loads = self._across.counts, self._across.load_counts
         for deployment in self.served.plan.deployments:
             if known is not None and deployment.start is not None:
                 batches = sum(known[deployment.name].batches.values())
