@@ -361,6 +361,10 @@ class ExecutorKind:
     """None: profiles cannot be measured with it."""
     shares_weights: SharedWeightsMaker | None = None
     """What makes stages whose weights are one file, mapped by all workers; None: nothing does."""
+    streams_layers: bool = False
+    """A stage that comes and goes is started layer by layer, as `StageToLoad.start` has it, and
+    layers that are left there run from host memory. False: it is opened in one way, whatever that
+    says."""
 
     def __post_init__(self) -> None:
         assert (self.open is None) != (self.hold is None), "a kind computes, or holds its slots"

@@ -198,6 +198,7 @@ EXECUTOR = ExecutorKind(
     process_bytes=3 << 30,
     process_memory_per_weight=1,
     device_memory_per_weight=1,
+    streams_layers=True,
     parts="mps",
     measures=Measurement(
         device="cuda",

@@ -17,7 +17,7 @@ from headrace.domain.base import encode_fraction
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
 from headrace.executors.mps import MpsService
-from headrace.executors.table import executor
+from headrace.executors.table import executor, kind_for
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.drift_watch import DriftWatch
 from headrace.serving.engine.live_clock import LiveClock
@@ -268,9 +268,11 @@ class PlanInService:
         """
         known, loads = self._across.counts, self._across.load_counts
         for deployment in self.served.plan.deployments:
-            if known is not None and deployment.start is not None:
+            start = deployment.start
+            if known is not None and start is not None:
+                kind = executor(kind_for(start.device, self._options.executor))
                 batches = sum(known[deployment.name].batches.values())
-                layers = len(deployment.start.host) if ran_here else 0
+                layers = len(start.host) if ran_here and kind.streams_layers else 0
                 loads[deployment.name].note_batches(batches, layers)
 
     async def start(self, slots: Sequence[int] | None = None) -> None:
