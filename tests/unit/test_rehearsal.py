@@ -37,6 +37,7 @@ from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_st
 from headrace.reporting.rehearsed_problem import rehearsed_profiles
 from headrace.simulation.offered.arrivals import uniform
 from headrace.simulation.session import simulate
+from helpers.locks import others_wait
 from helpers.problems import make_plan, make_problem, make_profile
 
 GOOD = {"m": 1.0}
@@ -350,19 +351,19 @@ def test_findings_are_never_beside_the_log_of_another_rehearsal(
 ) -> None:
     plan = server_writes(arrivals_until(LAST_SENT_US + 100_000))
     findings, log = rehearsal_paths(plan)
-    placed: list[tuple[Path, bool]] = []
+    placed: list[tuple[Path, bool, bool]] = []
     place = os.replace
 
     def noting(source: Path, target: Path) -> None:
         if target in (findings, log):
-            placed.append((target, findings.exists()))
+            placed.append((target, findings.exists(), others_wait(plan.parent)))
         place(source, target)
 
     monkeypatch.setattr(os, "replace", noting)
 
     found = run_rehearsal(plan, [])
 
-    assert placed == [(log, False), (findings, False)]
+    assert placed == [(log, False, True), (findings, False, True)]
     assert kept_rehearsal(plan) == found
 
 

@@ -1,14 +1,16 @@
 """Files that are there whole or not at all."""
 
 import errno
+import fcntl
 import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from headrace.catalog.whole_file import check_writable, whole_file
+from headrace.catalog.whole_file import alone_in, check_writable, whole_file
 from headrace.domain.errors import DocumentError
+from helpers.locks import others_wait
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
@@ -63,3 +65,22 @@ def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> 
     check_writable(Path(os.devnull))
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_alone_in_a_folder_makes_others_wait_until_he_leaves(tmp_path: Path) -> None:
+    with alone_in(tmp_path):
+        assert others_wait(tmp_path)
+    assert not others_wait(tmp_path)
+
+
+def test_where_folders_cannot_be_locked_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with alone_in(tmp_path):
+        (tmp_path / "kept").touch()
+    assert (tmp_path / "kept").exists()

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all: readers never see half of one."""
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +64,30 @@ def folder_beside(path: Path, purpose: str, advice: str) -> Iterator[Path]:
                 f"{path.parent}: cannot be written: {error.strerror}\n{advice}"
             ) from error
         yield folder
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF)
+"""EBADF: network file systems lock what is open for writing, which no folder is."""
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Whoever else wants to be alone in the folder waits until the block is left: for files that
+    only mean something together. Where folders cannot be locked, nobody waits.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_writable(path: Path, *read: Path) -> None:

@@ -304,16 +304,25 @@ def run_rehearsal(
                 for event in with_seen(header, logged, runs):
                     writer.append(event)
             write_document(found, folder / findings.name)
-            # Findings are never beside the log of another rehearsal.
-            findings.unlink(missing_ok=True)
-            os.replace(unfinished, events_path)
-            os.replace(folder / findings.name, findings)
+            _take_their_place(folder, path)
         except (DocumentError, OSError) as error:
             reason = error.__cause__ or error
             raise DocumentError(
                 f"{path.parent}: the rehearsal of {path.name} cannot be kept: {reason}\n{advice}"
             ) from error
     return found
+
+
+def _take_their_place(folder: Path, plan: Path) -> None:
+    """Findings and log go from this folder to where they are kept. They are never beside those of
+    another rehearsal, not even of one that ends at the same time."""
+    from headrace.catalog.whole_file import alone_in
+
+    findings, events = rehearsal_paths(plan)
+    with alone_in(plan.parent):
+        findings.unlink(missing_ok=True)
+        os.replace(folder / events.name, events)
+        os.replace(folder / findings.name, findings)
 
 
 def _whole_log(
