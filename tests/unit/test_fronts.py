@@ -1,6 +1,7 @@
 """A server has a list of fronts; one more is a file (line_front.py) and a row in a table."""
 
 import asyncio
+import dataclasses
 import errno
 import os
 import socket
@@ -12,8 +13,8 @@ import pytest
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.access import Access
-from headrace.serving.front.base import AddressError, Front, FrontOptions
-from headrace.serving.front.table import FRONTS
+from headrace.serving.front.base import AddressError, Front, FrontOptions, FrontsAsked
+from headrace.serving.front.table import FRONTS, FrontKind, fronts_for_all, fronts_of
 from headrace.serving.lifecycle import Server
 from headrace.serving.workers.host import HostGoneError
 from helpers.gateway import Reply, StartedEngine, get, parse_reply, post
@@ -33,7 +34,7 @@ class Fronts:
         access = Access(bind_host="127.0.0.1", token=None)
         hosts = {"line": self.socket}
         self.fronts: list[Front] = [
-            FRONTS[name](
+            FRONTS[name].make(
                 self.core,
                 FrontOptions(host=hosts.get(name, "127.0.0.1"), port=0, access=access),
             )
@@ -76,7 +77,9 @@ class Fronts:
 
 @pytest.fixture(autouse=True)
 def _one_more_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FRONTS, "line", LineFront)
+    monkeypatch.setitem(
+        FRONTS, "line", FrontKind(make=LineFront, options=lambda asked: asked.common)
+    )
 
 
 def test_two_fronts_serve_the_same_models_and_share_one_count(tmp_path: Path) -> None:
@@ -91,6 +94,19 @@ def test_two_fronts_serve_the_same_models_and_share_one_count(tmp_path: Path) ->
     served.run(ask)
     assert served.core.counters["adder"].answered == 2
     assert served.engine.life == ["start", "drain", "stop"]
+
+
+def test_a_row_of_the_table_is_all_that_a_server_needs_to_start_another_front() -> None:
+    access = Access(bind_host="127.0.0.1", token=None)
+    asked = FrontsAsked(common=FrontOptions(host="127.0.0.1", port=0, access=access))
+    core = ProtocolCore(StartedEngine())
+
+    assert list(fronts_of(core, asked)) == ["http", "admin", "line"]
+    assert fronts_for_all(asked) == 2
+
+    asked = dataclasses.replace(asked, grpc_port=0)
+    assert list(fronts_of(core, asked)) == ["http", "grpc", "admin", "line"]
+    assert fronts_for_all(asked) == 3
 
 
 def test_a_server_that_will_never_answer_again_ends_and_says_why(tmp_path: Path) -> None:
@@ -208,7 +224,7 @@ def test_a_front_that_cannot_listen_stops_those_that_do_and_starts_nothing(tmp_p
     options = FrontOptions(
         host="no.such.host.invalid", port=0, access=Access(bind_host="127.0.0.1", token=None)
     )
-    served.fronts[1] = FRONTS["http"](served.core, options)
+    served.fronts[1] = FRONTS["http"].make(served.core, options)
 
     async def never(served: Fronts) -> None:
         pytest.fail("it is not ready")

@@ -62,7 +62,7 @@ def front_of(
         limits=limits or Limits(),
         tls=tls,
     )
-    return FRONTS[name](ProtocolCore(engine or FakeEngine()), options)
+    return FRONTS[name].make(ProtocolCore(engine or FakeEngine()), options)
 
 
 def first_bytes(name: str, tls: TlsFiles, client: ssl.SSLContext | None) -> tuple[bytes, str]:

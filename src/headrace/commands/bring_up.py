@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.core.protocol import Backend
     from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
-    from headrace.serving.front.base import FrontOptions
+    from headrace.serving.front.base import FrontsAsked
     from headrace.serving.front.http_messages import Limits
     from headrace.serving.lifecycle import ServingEngine
 
@@ -29,12 +29,7 @@ class ServerSetup:
     """What the plan's file says; models of several sizes are served by bucket."""
     plan_path: Path
     service: "ServiceOptions"
-    fronts: "FrontOptions"
-    """Of HTTP's; the others' are made from these."""
-    grpc_port: int | None
-    """None: gRPC is not served."""
-    admin_socket: Path | None
-    """None: in the default folder, named after the port."""
+    fronts: "FrontsAsked"
     events: Path | None
     """Where the first plan's event log goes; None: nothing is logged."""
     functions: "AppHost | None"
@@ -47,11 +42,11 @@ class ServerSetup:
     sequence_idle_us: int
 
 
-async def run_server(setup: ServerSetup, on_ready: Callable[[str, str | None, str], None]) -> None:
+async def run_server(setup: ServerSetup, on_ready: Callable[[Mapping[str, str]], None]) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of the admin's.
+        on_ready: called with the address of each front, by its name.
 
     Raises:
         DocumentError: the policy does not fit the plan.
@@ -66,8 +61,7 @@ async def run_server(setup: ServerSetup, on_ready: Callable[[str, str | None, st
     from headrace.serving.core.epoch_logs import EpochLogs
     from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
-    from headrace.serving.front.access import default_folder
-    from headrace.serving.front.table import FRONTS
+    from headrace.serving.front.table import fronts_of
     from headrace.serving.lifecycle import Server
 
     service, functions = setup.service, setup.functions
@@ -92,29 +86,24 @@ async def run_server(setup: ServerSetup, on_ready: Callable[[str, str | None, st
         apps = AppRuntime(engine, functions, logs.counters, app_log)
         behind = lived = apps
         changeover.check = apps.check
-    grpc_port, admin_socket = setup.grpc_port, setup.admin_socket
-    options = replace(setup.fronts, limits=_limits(served, setup))
     core = ProtocolCore(behind, logs.counters, setup.sequence_idle_us, residences=engine)
     changeover.on_switch = core.refresh
-    http = FRONTS["http"](core, options)
-    grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))
-    admin = FRONTS["admin"](
-        core,
-        replace(
-            options,
-            host=str(admin_socket or default_folder()),
-            migrate=changeover.migrate,
-            beside=None if admin_socket else http,
-        ),
+    limits = _limits(served, setup)
+    asked = replace(
+        setup.fronts,
+        common=replace(setup.fronts.common, limits=limits),
+        migrate=changeover.migrate,
     )
-    fronts = [http, admin] if grpc is None else [http, grpc, admin]
-    started = Server(lived, fronts, changeover, setup.lame_duck_s)
+    fronts = fronts_of(core, asked)
+    started = Server(lived, tuple(fronts.values()), changeover, setup.lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if setup.replan is not None:
         replanner = Replanner(changeover, logs.counters, setup.plan_path, setup.replan)
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await started.run(lambda url: on_ready(url, grpc.address if grpc else None, admin.address))
+        await started.run(
+            lambda _: on_ready({name: front.address for name, front in fronts.items()})
+        )
     finally:
         for task in aside:
             task.cancel()
@@ -125,6 +114,7 @@ async def run_server(setup: ServerSetup, on_ready: Callable[[str, str | None, st
 def _limits(served: "ServedPlan", setup: ServerSetup) -> "Limits":
     """Of each front: those asked for, or fewer connections where descriptors are few."""
     from headrace.serving.front.seat_limits import seated_within
+    from headrace.serving.front.table import fronts_for_all
     from headrace.serving.workers.descriptors import descriptor_limit, left_for_clients
     from headrace.serving.workers.placement import worker_count
 
@@ -133,7 +123,7 @@ def _limits(served: "ServedPlan", setup: ServerSetup) -> "Limits":
     stages = sum(len(each.stages) for model in deployments for each in model.pipelines)
     weights = 2 * len(deployments)
     left = left_for_clients(workers, stages + weights)
-    fronts, usual = 1 if setup.grpc_port is None else 2, setup.fronts.limits
+    fronts, usual = fronts_for_all(setup.fronts), setup.fronts.common.limits
     limits = seated_within(left // fronts, usual)
     if limits.connections < usual.connections:
         log.warning(

@@ -42,13 +42,15 @@ def print_ready(
     )
 
 
-def print_ready_line(
-    url: str, grpc_url: str | None, admin_address: str, token_path: Path | None
-) -> None:
-    """The same for scripts, in one line of JSON."""
+def print_ready_line(addresses: Mapping[str, str], token_path: Path | None) -> None:
+    """The same for scripts, in one line of JSON.
+
+    Args:
+        addresses: of the fronts, by name.
+    """
     import msgspec
 
     token_file = None if token_path is None else str(token_path)
-    ready = {"ready": True, "url": url, "token_file": token_file}
-    ready |= {"admin_socket": admin_address, "grpc_url": grpc_url}
+    ready = {"ready": True, "url": addresses["http"], "token_file": token_file}
+    ready |= {"admin_socket": addresses["admin"], "grpc_url": addresses.get("grpc")}
     print_line(msgspec.json.encode(ready))

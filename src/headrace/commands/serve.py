@@ -1,5 +1,6 @@
 """`headrace serve`: bring a plan to life."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -351,13 +352,13 @@ def serve(
     whole, functions = replace(checked.whole, levels=levels), checked.functions
     load_kernel(policy or policy_for(whole.plan), simulator=False)
 
-    def on_ready(url: str, grpc_url: str | None, admin_address: str) -> None:
+    def on_ready(addresses: Mapping[str, str]) -> None:
         if json:
-            print_ready_line(url, grpc_url, admin_address, doors.token_path)
+            print_ready_line(addresses, doors.token_path)
             return
         apps = () if functions is None else tuple(app.name for app in functions.apps)
         shown = levels_by_model(levels, whole.by_bucket().profiles)
-        urls = [url, grpc_url] if grpc_url else [url]
+        urls = [addresses[name] for name in ("http", "grpc") if name in addresses]
         print_ready(whole.plan, urls, doors.token_path, shown, apps)
 
     setup = ServerSetup(
@@ -365,8 +366,6 @@ def serve(
         plan_path=plan_path,
         service=service,
         fronts=fronts,
-        grpc_port=grpc_port,
-        admin_socket=admin_socket,
         events=events,
         functions=functions,
         pad=frozenset(asked.pad),

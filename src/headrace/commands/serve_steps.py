@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from headrace.serving.apps.host import AppHost
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
-    from headrace.serving.front.base import FrontOptions
+    from headrace.serving.front.base import FrontsAsked
     from headrace.serving.workers.remote.cluster import ClusterAddresses
 
 
@@ -114,7 +114,7 @@ def check(asked: PlanAsked, nodes: NodesAsked, service: "ServiceOptions") -> Che
     return Checked(whole=whole, cluster=cluster, functions=functions)
 
 
-def access(asked: AccessAsked) -> "FrontOptions":
+def access(asked: AccessAsked) -> "FrontsAsked":
     """Who may ask where; the token's file is made if it is missing.
 
     Raises:
@@ -122,7 +122,7 @@ def access(asked: AccessAsked) -> "FrontOptions":
     """
     from headrace.commands.serve_checks import check_addresses
     from headrace.serving.front.access import Access, default_folder, read_or_create_token
-    from headrace.serving.front.base import FrontOptions
+    from headrace.serving.front.base import FrontOptions, FrontsAsked
     from headrace.serving.front.http_messages import Limits
     from headrace.serving.front.tls import tls_files
 
@@ -136,13 +136,14 @@ def access(asked: AccessAsked) -> "FrontOptions":
         trust_owner=not asked.require_token,
     )
     check_addresses(asked.host, asked.port, asked.grpc_port, asked.admin_socket)
-    return FrontOptions(
+    common = FrontOptions(
         limits=Limits(body_bytes=asked.body_bytes),
         access=allowed,
         host=asked.host,
         port=asked.port,
         tls=tls_files(asked.tls_certificate, asked.tls_key, asked.tls_client_authority),
     )
+    return FrontsAsked(common=common, grpc_port=asked.grpc_port, admin_socket=asked.admin_socket)
 
 
 def rehearse(asked: PlanAsked, service: "ServiceOptions", core: int | None) -> Mapping[str, float]:

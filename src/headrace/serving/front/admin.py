@@ -21,6 +21,7 @@ from headrace.dispatch.changes.migration import How
 from headrace.domain.base import JSON_ERRORS, Record
 from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.front.access import default_folder
 from headrace.serving.front.base import AddressError, FrontOptions, Migrate
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
@@ -170,10 +171,10 @@ class AdminFront:
             self._sweeper.cancel()
 
     def _socket_path(self) -> Path:
-        given, beside = Path(self._options.host), self._options.beside
-        if beside is None:
-            return given
-        return socket_path(given, int(beside.address.rpartition(":")[2]))
+        beside = self._options.beside
+        if self._options.host or beside is None:
+            return Path(self._options.host)
+        return socket_path(default_folder(), int(beside.address.rpartition(":")[2]))
 
     async def _sweep(self) -> None:
         while True:

@@ -39,7 +39,7 @@ class FrontOptions:
 
     host: str
     """A name or address; of a front that listens elsewhere, what it understands. AdminFront: the
-    path of its socket, or of the folder in which it is named after the port of `beside`."""
+    path of its socket; empty: in the default folder, named after the port of `beside`."""
     port: int
     """0: any free one."""
     access: Access
@@ -51,6 +51,20 @@ class FrontOptions:
     """Changes the plan; None: the server keeps the one it began with."""
     beside: "Front | None" = None
     """The front that listens first, for one that takes its name from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontsAsked:
+    """Which fronts a server is to have, and what they are made from (`table.FrontKind.options`)."""
+
+    common: FrontOptions
+    """Those of HTTP, which every server has; the others' are made from these."""
+    grpc_port: int | None = None
+    """None: gRPC is not served."""
+    admin_socket: Path | None = None
+    """None: in the default folder, named after HTTP's port."""
+    migrate: Migrate | None = None
+    """For the owner; None: the server keeps the plan that it began with."""
 
 
 class Front(Protocol):
