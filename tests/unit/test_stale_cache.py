@@ -146,3 +146,66 @@ def test_where_there_is_no_room_it_works_and_says_whose_folder_is_full(
     assert "cannot be kept in full/" in notice
     assert notice.endswith(f"make room there, or set {variable} to a folder that has room")
     assert not list(tmp_path.rglob("*.tmp.*"))
+
+
+# -- what else is compiled in --------------------------------------------------------------------
+
+LIMITS = """
+from headrace.compilation.loops import compiled
+
+EPSILON = {epsilon}
+ROWS = ({epsilon}, 2)
+
+@compiled
+def doubled(number):
+    return {twice} * number
+"""
+
+USES_LIMITS = """
+import limits
+from headrace.compilation.loops import compiled
+from limits import EPSILON, doubled
+
+HALF = EPSILON / 2
+
+@compiled
+def inner():
+    return HALF
+
+@compiled
+def named(number):
+    return EPSILON + number
+
+@compiled
+def through_another_function(number):
+    return inner() + number
+
+@compiled
+def of_a_module(number):
+    return limits.EPSILON + limits.ROWS[0] + number
+
+@compiled
+def by_another_file(number):
+    return doubled(number)
+"""
+
+
+def test_a_constant_or_a_function_of_another_file_is_the_new_one_when_that_file_changes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "uses.py").write_text(USES_LIMITS)
+    call = (
+        "import sys, uses; print(uses.named(0.0), uses.through_another_function(0.0),"
+        " uses.of_a_module(0.0), uses.by_another_file(1), 'numba.cpython.unicode' in sys.modules)"
+    )
+
+    def said(epsilon: float, twice: int) -> str:
+        (tmp_path / "limits.py").write_text(LIMITS.format(epsilon=epsilon, twice=twice))
+        arguments = [sys.executable, "-B", "-c", call]
+        return subprocess.run(
+            arguments, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert said(1.0, 2) == "1.0 0.5 2.0 2 True"
+    assert said(5.0, 3) == "5.0 2.5 10.0 3 True"
+    assert said(5.0, 3) == "5.0 2.5 10.0 3 False", "what has not changed is loaded"

@@ -117,8 +117,9 @@ class _Kept(FunctionCache):  # type: ignore[misc]
             )
 
 
-def kept_on_disk(dispatcher: Any) -> Any:
-    """Loads what is on disk of a cached function; what cannot be read any more is compiled anew.
+def kept_on_disk(dispatcher: Any, *, frozen: str = "") -> Any:
+    """Loads what is on disk of a cached function; what cannot be read any more is compiled anew,
+    and what was compiled with other constants (`frozen.frozen_in`).
 
     Numba reads the types of a function's arguments before it looks whether the sources are still
     the same. Where a class of records has moved or got another name since, by an upgrade say, that
@@ -128,6 +129,7 @@ def kept_on_disk(dispatcher: Any) -> Any:
     """
     dispatcher._cache = kept = _Kept(dispatcher.py_func)
     cache = kept._cache_file
+    cache._source_stamp = (cache._source_stamp, frozen)
     index, machine_code = cache._load_index, cache._load_data
 
     def load_index() -> Any:
@@ -294,10 +296,10 @@ def as_part(function: Any, *, forceinline: bool = False, **options: Any) -> Any:
     return dispatcher
 
 
-def as_whole(function: Any, **options: Any) -> Any:
+def as_whole(function: Any, *, frozen: str = "", **options: Any) -> Any:
     """A function for Python, kept on disk, with all parts that it calls."""
     compiled = njit(no_cfunc_wrapper=True, pipeline_class=WholeCompiler, **options)
-    return uncollected(kept_on_disk(compiled(function)))
+    return uncollected(kept_on_disk(compiled(function), frozen=frozen))
 
 
 # -- rows: an array in compiled code --------------------------------------------------------------

@@ -30,8 +30,8 @@ as half of them, to compile ten times as long as all."""
 def compiled(function: Function) -> Function:
     """Compile on first call and keep the machine code on disk for the next process.
 
-    A cached function is renewed when its own file changes, not when another file does: it calls
-    only compiled functions of its own file.
+    A cached function is renewed when its own file changes, a constant that it names, wherever that
+    is from, or the file of a compiled function that it calls (`frozen`).
     """
     return function if UNCOMPILED else cast(Function, _Compiled(function))
 
@@ -74,12 +74,15 @@ class _Compiled:
     def machine_code(self) -> Any:
         """Numba's dispatcher; what it calls of its file is compiled with it."""
         if self._dispatcher is None:
+            from headrace.compilation.frozen import frozen_in
+
             namespace = dict(self._function.__globals__)
             for name in self._function.__code__.co_names:
                 inner = namespace.get(name)
                 if isinstance(inner, _Compiled):
                     namespace[name] = inner.machine_code()
-            self._dispatcher = _whole(_within(namespace, self._function))
+            function = _within(namespace, self._function)
+            self._dispatcher = _whole(function, frozen=frozen_in(function))
         return self._dispatcher
 
     def plain(self) -> Any:
@@ -91,12 +94,13 @@ class _Compiled:
         return _within(namespace, self._function)
 
 
-def _within(namespace: dict[str, Any], function: Any) -> Any:
+def _within(namespace: dict[str, Any], function: Any) -> FunctionType:
     """The same function with other globals."""
     code, name = function.__code__, function.__name__
     copy = FunctionType(code, namespace, name, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
-    return update_wrapper(copy, function)
+    update_wrapper(copy, function)
+    return copy
 
 
 def compiled_into_callers(function: Function) -> Function:
