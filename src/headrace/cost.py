@@ -1,6 +1,9 @@
-"""The cost model: the only place where a time is predicted (`headrace.verify` restates it).
+"""The cost model: what a batch takes that has its device to itself.
 
-What is predicted, in whole microseconds, of one batch of b items on one slot:
+How many times longer it takes beside others, `headrace.interference` says; what a model takes that
+is not on its device yet, `headrace.starts` and `headrace.start_times`. Nothing else predicts a time
+(`headrace.verify` restates them). What is predicted here, in whole microseconds, of one batch of
+b items on one slot:
 
     execution   what the device takes: the stage's measured time where the profile timed that range
                 of blocks whole, otherwise the sum over its blocks (PPipe, section 5.2)
@@ -19,8 +22,6 @@ slots are held for `execution` alone, since the server that drives them really t
 
 Where workers have the gateway's cores, a request costs them its gateway time as well:
 a batch takes so much more of its first slot's time, in throughput only (decision 0029).
-
-A model of what tenants do to each other is another class of this protocol, chosen by `cost_model`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,29 +75,22 @@ class TimedStage(NamedTuple):
 class CostModel(Protocol):
     """Predicts times. Equal arguments, equal answers."""
 
-    def latency(
-        self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
-    ) -> Latency:
+    def latency(self, stage: TimedStage, batch_size: int) -> Latency:
         """How long a batch takes its slot, the server's own part included.
-
-        Args:
-            beside: stages that may run on other shares of the same device meanwhile.
 
         Raises:
             ProfileError: this device type, share or batch size was not profiled.
         """
         ...
 
-    def execution(
-        self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
-    ) -> Latency:
-        """How long the device alone works on a batch. Arguments and errors as for `latency`."""
+    def execution(self, stage: TimedStage, batch_size: int) -> Latency:
+        """How long the device alone works on a batch. Errors as for `latency`."""
         ...
 
     def tables(
         self, model: str, kinds: Sequence[tuple[str, Fraction]], max_batch: int | None
     ) -> tuple[Ints, Ints]:
-        """`latency` of every batch size, slot kind and range of blocks, with nothing beside it.
+        """`latency` of every batch size, slot kind and range of blocks.
 
         Args:
             kinds: K pairs of device type and share.
@@ -129,19 +123,15 @@ def cost_model(profiles: Mapping[str, Profile]) -> CostModel:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCosts:
-    """Times as profiled. Tenants beside a stage make no difference: no profile says otherwise."""
+    """Times as profiled."""
 
     profiles: Mapping[str, Profile]
 
-    def latency(
-        self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
-    ) -> Latency:
+    def latency(self, stage: TimedStage, batch_size: int) -> Latency:
         profile = self.profiles[stage.model]
         return _as_profiled(profile, stage, batch_size, profile.batch_overhead_us)
 
-    def execution(
-        self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
-    ) -> Latency:
+    def execution(self, stage: TimedStage, batch_size: int) -> Latency:
         return _as_profiled(self.profiles[stage.model], stage, batch_size, 0)
 
     def tables(

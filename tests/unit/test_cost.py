@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -40,10 +39,8 @@ def later(latency: Latency, by_us: int) -> Latency:
 class Dearer(ProfiledCosts):
     """A model of its own: a batch takes a millisecond more, and a request costs the gateway."""
 
-    def latency(
-        self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
-    ) -> Latency:
-        return later(self.execution(stage, batch_size, beside), 1_000)
+    def latency(self, stage: TimedStage, batch_size: int) -> Latency:
+        return later(self.execution(stage, batch_size), 1_000)
 
     def gateway_us(self, model: str) -> int:
         return 400
