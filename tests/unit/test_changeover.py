@@ -126,3 +126,26 @@ def test_a_reload_behind_a_change_that_failed_is_done_all_the_same(
         assert engine.taken == [read_plan(path)]
 
     asyncio.run(change())
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"),
+    [(VettingError("the plan fails verification"), False), (KeyError("tenants"), True)],
+    ids=["a plan that is refused", "a bug of ours"],
+)
+def test_a_bug_during_a_reload_leaves_its_traceback_in_the_log_and_a_refusal_does_not(
+    error: Exception,
+    traced: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(path: Path, executor: ExecutorChoice, policy: str | None) -> ServedPlan:
+        raise error
+
+    monkeypatch.setattr(changeover, "vet", fails)
+    asyncio.run(changeover_of(MovingEngine(), plan_of(1, tmp_path)).reload())
+    [said] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert said.getMessage() == f"the plan stays: {error}"
+    assert bool(said.exc_info) == traced
+    assert ("in fails" in caplog.text) == traced

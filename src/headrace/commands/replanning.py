@@ -142,10 +142,11 @@ class Replanner:
         try:
             await self._replan(plan, sizes, loads)
         except Exception as error:
-            # As with SIGHUP: whatever is wrong with a new plan, the server goes on.
+            # As with SIGHUP.
+            from headrace.serving.changes.changeover import log_that_the_plan_stays
+
             if backoff.failed(loads, asyncio.get_running_loop().time()):
-                ours = not isinstance(error, HeadraceError | OSError)
-                logger.error("the plan stays: %s", error, exc_info=ours)
+                log_that_the_plan_stays(logger, error)
 
     async def _replan(self, plan: "Plan", sizes: "Sizes", loads: "Loads") -> None:
         """

@@ -10,6 +10,7 @@ from typing import Protocol
 from headrace.catalog.documents import read_plan
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import OpenSink
+from headrace.domain.errors import HeadraceError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
 from headrace.serving.changes.vetting import vet
@@ -17,6 +18,12 @@ from headrace.serving.engine.live_migration import MigrationError, MigrationRepo
 from headrace.serving.engine.served_plan import ServedPlan
 
 logger = logging.getLogger("headrace.migrate")
+
+
+def log_that_the_plan_stays(log: logging.Logger, error: Exception) -> None:
+    """Whatever is wrong with a new plan, the server goes on; a bug of ours leaves its traceback."""
+    expected = isinstance(error, HeadraceError | OSError)
+    log.error("the plan stays: %s", error, exc_info=None if expected else error)
 
 
 class MovableEngine(Protocol):
@@ -96,7 +103,7 @@ class Changeover:
             try:
                 await self._migrate(self.plan_path, "drain")
             except Exception as error:
-                logger.error("the plan stays: %s", error)
+                log_that_the_plan_stays(logger, error)
 
     async def _migrate(self, plan_path: Path, how: How) -> MigrationReport:
         # What the plan alone tells is told at once; vetting may find another one there.
