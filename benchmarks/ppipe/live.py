@@ -40,11 +40,12 @@ from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.catalog.ppipe.problem import write_problem
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent, Dispatched, Ran
+from headrace.domain.percentiles import percentile
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.load.generator import LoadOptions, run_load_of_models
 from headrace.load.token import token_for
-from headrace.metrics import outcomes, percentile, run_report
+from headrace.metrics import outcomes, run_report
 from headrace.planning.pooled.planner import plan_pooled
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.simulation.session import simulate

@@ -1,4 +1,8 @@
-"""Every metric, defined once, with its denominator. Planner, simulator, server and load share it.
+"""Every metric of a report, defined once, with its denominator.
+
+Simulated sessions, the load generator's and event logs, a server's among them, are summed up here.
+What a running server counts for `/metrics` is in `headrace.serving.core.counters`, with endings
+besides that no log has: of requests that no plan could be asked about.
 
 A request is *arrived* once it was offered. It is *answered* when it got its result, in time or
 late; otherwise it is *dropped*, for a reason. One of many items is answered when all are back, and
@@ -28,6 +32,7 @@ from headrace.domain.events import (
     Ran,
     SlotLost,
 )
+from headrace.domain.percentiles import percentile
 from headrace.domain.request import Outcome
 
 UNFINISHED: Final = "unfinished"
@@ -137,16 +142,6 @@ class Report(Record, frozen=True, kw_only=True):
     """Drop reason -> the first message that came with it, where there was one."""
     weights: WeightsUse | None = None
     """None: all weights are in memory, or they could not be seen."""
-
-
-def percentile(ordered: Sequence[int], per_mille: int) -> int:
-    """Nearest-rank percentile of a non-empty sequence in rising order, in exact arithmetic.
-
-    >>> percentile([10, 20, 30, 40], 500), percentile([10, 20, 30, 40], 501)
-    (20, 30)
-    """
-    rank = -(-len(ordered) * per_mille // 1000)
-    return ordered[max(rank, 1) - 1]
 
 
 def distribution(values_us: Iterable[int]) -> Distribution | None:

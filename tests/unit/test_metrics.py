@@ -18,12 +18,12 @@ from headrace.domain.events import (
     Reservation,
     SlotLost,
 )
+from headrace.domain.percentiles import percentile
 from headrace.domain.request import Outcome
 from headrace.metrics import (
     UNFINISHED,
     distribution,
     outcomes,
-    percentile,
     run_report,
     slot_utilisation,
     summarise,

@@ -34,6 +34,7 @@ from headrace.children import child_command
 from headrace.domain.base import Record
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
+from headrace.domain.percentiles import percentile
 from headrace.domain.profile import Profile
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.behind import do_behind
@@ -41,7 +42,6 @@ from headrace.executors.table import AUTO, executor, kind_for
 from headrace.profiling.items import random_items, tiled
 from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.ranges import as_they_lie
-from headrace.profiling.timing import percentile
 
 TURNS = 2
 LOOK_S = 0.003
@@ -194,8 +194,8 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
     return HeldMemory(
         held_bytes=held,
         working_bytes=max(0, most - held),
-        start_p50_us=percentile(starts_ns, 0.5) // 1000,
-        start_p99_us=percentile(starts_ns, 0.99) // 1000,
+        start_p50_us=percentile(sorted(starts_ns), 500) // 1000,
+        start_p99_us=percentile(sorted(starts_ns), 990) // 1000,
     )
 
 

@@ -46,6 +46,7 @@ from headrace.catalog.stage_files import profiled_graph
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.layers import Layer, LayerTimes
+from headrace.domain.percentiles import percentile
 from headrace.domain.profile import ModelFormat, Profile
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import (
@@ -63,7 +64,6 @@ from headrace.profiling.moving_layers import moving_layers
 from headrace.profiling.observe import Observed, UsableCut, observe
 from headrace.profiling.options import OnProgress, ProfileProgress
 from headrace.profiling.ranges import as_they_lie
-from headrace.profiling.timing import percentile
 
 MOST_CROSSING = 16
 """Tensors between two layers."""
@@ -266,7 +266,7 @@ class _Visit:
 
     @property
     def loads(self) -> list[int]:
-        plain = percentile(self.opened_in_place, 0.5)
+        plain = percentile(sorted(self.opened_in_place), 500)
         return [
             read + max(0, opened - plain)
             for read, opened in zip(self.read, self.opened_loaded, strict=True)
@@ -331,13 +331,13 @@ def _stated(device: str, parts: Sequence[Parted], visits: Sequence[_Visit]) -> L
         device=device,
         share=Fraction(1),
         batch_size=BATCH_SIZE,
-        load_p50_us=_row(loads, 0.5),
-        load_p99_us=_row(loads, 0.99),
+        load_p50_us=_row(loads, 500),
+        load_p99_us=_row(loads, 990),
         saved_us=(0,) * len(parts),
-        inside_p50_us=_row(loaded, 0.5),
-        inside_p99_us=_row(loaded, 0.99),
-        host_p50_us=_row(in_place, 0.5),
-        host_p99_us=_row(in_place, 0.99),
+        inside_p50_us=_row(loaded, 500),
+        inside_p99_us=_row(loaded, 990),
+        host_p50_us=_row(in_place, 500),
+        host_p99_us=_row(in_place, 990),
     )
 
 
@@ -366,8 +366,9 @@ def with_opening(times: LayerTimes, start_p50_us: int, start_p99_us: int) -> Lay
     )
 
 
-def _row(layers: Sequence[list[int]], fraction: float) -> tuple[int, ...]:
+def _row(layers: Sequence[list[int]], per_mille: int) -> tuple[int, ...]:
     """Microseconds; 0 of a layer without samples."""
     return tuple(
-        max(1, round(percentile(samples, fraction) / 1000)) if samples else 0 for samples in layers
+        max(1, round(percentile(sorted(samples), per_mille) / 1000)) if samples else 0
+        for samples in layers
     )

@@ -22,11 +22,11 @@ import numpy as np
 
 from headrace.catalog.stage_files import stage_path, stage_weights
 from headrace.domain.layers import Layer, LayerTimes
+from headrace.domain.percentiles import percentile
 from headrace.domain.profile import Profile
 from headrace.executors.base import LayerVisit, Measurement
 from headrace.profiling.items import random_items, tiled
 from headrace.profiling.options import OnProgress, ProfileProgress
-from headrace.profiling.timing import percentile
 from headrace.starts import HOST, PRIMARY, Choice, chain_of, timeline
 
 FORGOTTEN = 3
@@ -84,28 +84,28 @@ def stated(device: str, layers: Sequence[Layer], visits: Sequence[LayerVisit]) -
     weighs = [layer.weights_bytes > 0 for layer in layers]
     asking = [visit.asking / max(1, sum(weighs)) for visit in visits]
 
-    def row(of: Callable[[LayerVisit], Sequence[float]], q: float) -> tuple[int, ...]:
+    def row(of: Callable[[LayerVisit], Sequence[float]], per_mille: int) -> tuple[int, ...]:
         each = zip(*(of(visit) for visit in visits), strict=True)
-        return tuple(_us(samples, q) for samples in each)
+        return tuple(_us(samples, per_mille) for samples in each)
 
-    def loads(q: float) -> tuple[int, ...]:
-        copied = row(lambda visit: visit.load, q)
+    def loads(per_mille: int) -> tuple[int, ...]:
+        copied = row(lambda visit: visit.load, per_mille)
         return tuple(
-            (us + _us(asking, q)) * heavy for us, heavy in zip(copied, weighs, strict=True)
+            (us + _us(asking, per_mille)) * heavy for us, heavy in zip(copied, weighs, strict=True)
         )
 
-    load_p50_us = loads(0.5)
-    saved_us = _us(asking, 0.5) + _call_us(layers, row(lambda visit: visit.load, 0.5))
+    load_p50_us = loads(500)
+    saved_us = _us(asking, 500) + _call_us(layers, row(lambda visit: visit.load, 500))
     times = LayerTimes(
         device=device,
         share=Fraction(1),
         load_p50_us=load_p50_us,
-        load_p99_us=loads(0.99),
+        load_p99_us=loads(990),
         saved_us=tuple(min(saved_us, us) for us in load_p50_us),
-        inside_p50_us=row(lambda visit: visit.inside, 0.5),
-        inside_p99_us=row(lambda visit: visit.inside, 0.99),
-        host_p50_us=row(lambda visit: visit.host, 0.5),
-        host_p99_us=row(lambda visit: visit.host, 0.99),
+        inside_p50_us=row(lambda visit: visit.inside, 500),
+        inside_p99_us=row(lambda visit: visit.inside, 990),
+        host_p50_us=row(lambda visit: visit.host, 500),
+        host_p99_us=row(lambda visit: visit.host, 990),
     )
     open_p50_us = _opening_us(times, visits, median=True)
     return msgspec.structs.replace(
@@ -115,8 +115,8 @@ def stated(device: str, layers: Sequence[Layer], visits: Sequence[LayerVisit]) -
     )
 
 
-def _us(samples: Sequence[float], q: float) -> int:
-    return max(1, round(percentile([round(us * 1e3) for us in samples], q) / 1e3))
+def _us(samples: Sequence[float], per_mille: int) -> int:
+    return max(1, round(percentile(sorted(round(us * 1e3) for us in samples), per_mille) / 1e3))
 
 
 def _call_us(layers: Sequence[Layer], load_us: Sequence[int]) -> int:
@@ -138,6 +138,6 @@ def _opening_us(times: LayerTimes, visits: Sequence[LayerVisit], *, median: bool
     for took, source, waits in _WAYS:
         sources = [source if heavy else HOST for heavy in chain.weighted]
         told = timeline(chain, Choice.one_by_one(sources), waits_for_all=waits)
-        seen = _us([took(visit) for visit in visits], 0.5 if median else 0.99)
+        seen = _us([took(visit) for visit in visits], 500 if median else 990)
         beyond.append(seen - told.total_us)
     return max(beyond)

@@ -10,10 +10,11 @@ the core meanwhile. Wall time did not: with other programs on a sixth of the cor
 model took 1.6 times as long as the model.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from headrace.domain.percentiles import percentile
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
@@ -36,22 +37,12 @@ class Timed:
 
     @property
     def p50_us(self) -> int:
-        return max(1, round(percentile(self.samples_ns, 0.5) / 1000))
+        return max(1, round(percentile(sorted(self.samples_ns), 500) / 1000))
 
     @property
     def p99_us(self) -> int:
         """Of fewer than 100 samples: the largest."""
-        return max(self.p50_us, round(percentile(self.samples_ns, 0.99) / 1000))
-
-
-def percentile(samples: Sequence[int], fraction: float) -> int:
-    """The smallest sample that at least `fraction` of all samples do not exceed.
-
-    >>> percentile([30, 10, 20], 0.5), percentile([30, 10, 20], 0.99)
-    (20, 30)
-    """
-    ordered = sorted(samples)
-    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
+        return max(self.p50_us, round(percentile(sorted(self.samples_ns), 990) / 1000))
 
 
 def time_rounds(

@@ -26,9 +26,9 @@ from headrace.dispatch.buckets import by_bucket
 from headrace.domain.apart import apart, ms_apart
 from headrace.domain.base import Record
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
+from headrace.domain.percentiles import percentile
 from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
-from headrace.metrics import percentile
 from headrace.reporting.depths_table import request_us, typical_items
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, percent, rate
