@@ -63,6 +63,11 @@ def test_a_gateway_that_another_has_followed_is_not_started_again() -> None:
     assert unit_values("RestartPreventExitStatus") == [str(HostGoneError.exit_code)]
 
 
+def test_the_unit_permits_what_the_server_asks_the_kernel_by() -> None:
+    [families] = unit_values("RestrictAddressFamilies")
+    assert set(families.split()) == {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}
+
+
 @pytest.mark.parametrize("where", served_arguments())
 def test_every_option_that_is_given_exists(where: str) -> None:
     command, plan, *rest = served_arguments()[where]

@@ -1,5 +1,6 @@
 """Who holds connections, who gives way, and who is believed to be local."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -183,6 +184,26 @@ def test_the_kernels_answer_does_not_need_the_table_of_all_connections(tmp_path:
     assert kernel.works()
     assert kernel.user(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
     assert kernel.user(("127.0.0.1", 1), ("::1", 2)) is None
+
+
+def test_where_netlink_is_forbidden_the_log_says_once_what_to_permit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from headrace.serving.front import peer_user
+
+    def forbidden(_: object) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(peer_user.SockDiag, "__init__", forbidden)
+    peer_user._kernel.cache_clear()
+    try:
+        assert not peer_user.answers_at_once()
+        assert peer_user.peer_user(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+    finally:
+        peer_user._kernel.cache_clear()
+    [warning] = caplog.records
+    assert "(Address family not supported by protocol)" in warning.getMessage()
+    assert warning.getMessage().endswith("permit AF_NETLINK to this service")
 
 
 def test_who_finds_no_seat_is_told_so_as_long_as_not_too_many_are() -> None:

@@ -15,12 +15,15 @@ Linux only.
 """
 
 import ipaddress
+import logging
 import os
 import socket
 import struct
 import sys
 from functools import cache, lru_cache
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 End = tuple[str, int]
 """Address and port."""
@@ -115,12 +118,21 @@ class SockDiag:
 
 @cache
 def _kernel() -> SockDiag | None:
-    """None: not permitted here, or not as it should be."""
+    """None: not permitted here, or not as it should be; the log says so, once."""
     try:
         asked = SockDiag()
-    except OSError:
-        return None
-    return asked if asked.works() else None
+        if asked.works():
+            return asked
+        why = "its answers are not as they should be"
+    except OSError as error:
+        why = str(error.strerror)
+    logger.warning(
+        "the kernel cannot be asked by netlink whose a local connection is (%s): the table of all"
+        " connections is read for each, which takes milliseconds where there are many; permit"
+        " AF_NETLINK to this service",
+        why,
+    )
+    return None
 
 
 @lru_cache(1024)
