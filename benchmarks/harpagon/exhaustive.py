@@ -15,7 +15,7 @@ from benchmarks.harpagon.profiles import load
 from benchmarks.harpagon.workloads import COUNT, Workload, workloads
 
 from headrace.planning.apps.candidates import AppCase, ModuleCase
-from headrace.planning.apps.exhaustive import TooManyError, plan_exhaustively
+from headrace.planning.apps.exhaustive import AppTooLargeError, plan_exhaustively
 from headrace.planning.apps.solve import plan_least_cost
 
 SMALLER = 20.0
@@ -64,7 +64,7 @@ def compare(name: str, cases: list[AppCase], limit_s: float) -> bool:
             continue
         try:
             tried = plan_exhaustively(case)
-        except TooManyError:
+        except AppTooLargeError:
             continue
         finished += 1
         found = plan_least_cost(case)

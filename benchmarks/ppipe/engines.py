@@ -181,7 +181,7 @@ def _no_rounding() -> AbstractContextManager[None]:
     def nothing(*_: object) -> None:
         return None
 
-    return _put((ColumnSearch, "round", nothing), (search, "LARGE_DEVICES", 1 << 40))
+    return _put((ColumnSearch, "round", nothing), (search, "ALLOTTED_DEVICES_MAX", 1 << 40))
 
 
 def _no_columns() -> AbstractContextManager[None]:

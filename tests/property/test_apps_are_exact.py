@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.planning.apps.candidates import worst_case_us
 from headrace.planning.apps.exact.fronts import Form, SlotLimits, front_schedule, module_front
 from headrace.planning.apps.exhaustive import (
-    TooManyError,
+    AppTooLargeError,
     module_front_by_trying,
     plan_exhaustively,
 )
@@ -44,7 +44,7 @@ def test_a_modules_front_is_what_brute_force_finds(seed: int, form: Form) -> Non
     module, budget_us = random_module(rng), rng.randint(20, 600) * 1000
     try:
         tried = module_front_by_trying(module, budget_us, even=form == "even")
-    except TooManyError:
+    except AppTooLargeError:
         pytest.skip("too many stacks to try")
 
     front = module_front(module, budget_us, form=form)
@@ -66,7 +66,7 @@ def test_least_cost_is_what_brute_force_finds(
     case = random_case(random.Random(1000 + seed), graph)
     try:
         tried = plan_exhaustively(case)
-    except TooManyError:
+    except AppTooLargeError:
         pytest.skip("too many stacks to try")
 
     found = solve_app(case, "least-cost")

@@ -93,7 +93,7 @@ def interfere(
     from headrace.profiling.interference import FORMS, WITHOUT_SENSITIVITY, document_of
     from headrace.profiling.pairs_file import write_pairs
     from headrace.profiling.shares import parse_shares
-    from headrace.profiling.side_by_side import QUIET_CORE_SHARE, measure_together
+    from headrace.profiling.side_by_side import QUIET_PAIR_CORE_SHARE, measure_together
 
     how = measurement(device)
     sizes, [part] = parse_sizes(batch_sizes), parse_shares([share])
@@ -113,7 +113,7 @@ def interfere(
             known, profiles, sizes, device, part, budget_s=budget_s, seed=seed, on_progress=drawn
         )
     notes = []
-    if found.core_share < QUIET_CORE_SHARE:
+    if found.core_share < QUIET_PAIR_CORE_SHARE:
         notes.append(
             f"other programs used {1 - found.core_share:.0%} of the cores meanwhile; times are"
             " processor time and leave that out, but caches and memory were shared with them"

@@ -48,7 +48,8 @@ MOST_WINDOW_NS = 8_000_000_000
 START_NS = 3_000_000
 """Until a window begins: what it takes to tell both processes of it."""
 MOST_ROUNDS = 25
-QUIET_CORE_SHARE = 0.9
+QUIET_PAIR_CORE_SHARE = 0.9
+"""Median of both; lower than a profile's, which is of one core (`profiler.QUIET_CORE_SHARE`)."""
 _LEAST_CORE_SHARE = 0.1
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.dispatch.protocols import Batch, Clock, Load
+from headrace.dispatch.protocols import Batch, Clock, Load, LoadReports
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.request import DropReason, Request
 from headrace.start_times import Start
@@ -122,12 +122,6 @@ class CompletionReports(Protocol):
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
-
-
-class LoadReports(Protocol):
-    """The part of the dispatcher that hears of loads."""
-
-    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None: ...
 
 
 def first_stages(topology: Topology) -> list[list[int]]:

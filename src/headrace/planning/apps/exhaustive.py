@@ -19,7 +19,7 @@ STACKS_MAX = 30_000
 COMBINATIONS_MAX = 200_000
 
 
-class TooManyError(Exception):
+class AppTooLargeError(Exception):
     """More stacks or combinations than are tried."""
 
 
@@ -27,11 +27,11 @@ def plan_exhaustively(case: AppCase) -> list[Schedule] | None:
     """Per module its machines, at the least cost; None where nothing fits.
 
     Raises:
-        TooManyError: the app is not small.
+        AppTooLargeError: the app is not small.
     """
     fronts = [module_front_by_trying(module, case.budget_us) for module in case.modules]
     if prod(map(len, fronts)) > COMBINATIONS_MAX:
-        raise TooManyError(f"more than {COMBINATIONS_MAX:,} combinations")
+        raise AppTooLargeError(f"more than {COMBINATIONS_MAX:,} combinations")
     best: tuple[float, list[Schedule]] | None = None
     for chosen in product(*fronts):
         cost = sum(schedule.cost for schedule in chosen)
@@ -51,12 +51,12 @@ def module_front_by_trying(
         even: see `stacks`.
 
     Raises:
-        TooManyError: there are too many stacks.
+        AppTooLargeError: there are too many stacks.
     """
     schedules = []
     for tried, stack in enumerate(stacks(module.candidates, module.rate_rps, even=even)):
         if tried == STACKS_MAX:
-            raise TooManyError(f"{module.name}: more than {STACKS_MAX:,} stacks of machines")
+            raise AppTooLargeError(f"{module.name}: more than {STACKS_MAX:,} stacks of machines")
         schedule = schedule_of(stack, module.rate_rps, "remaining")
         if schedule.worst_case_us <= budget_us:
             schedules.append(schedule)

@@ -12,7 +12,7 @@ from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, assemble_apps
 from headrace.planning.apps.candidates import AppCase, app_case, overhead_us
 from headrace.planning.apps.exact.fronts import module_front
-from headrace.planning.apps.exhaustive import TooManyError
+from headrace.planning.apps.exhaustive import AppTooLargeError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
 from headrace.planning.apps.stock.fit import Lack, StockRefusal, fit_stock, lacks
@@ -68,7 +68,7 @@ def _plan_fraction(problem: Problem, planner: str, limit: Deadline) -> PlanResul
         if refusal is None:
             try:
                 solution = solve_app(case, planner, limit_s)
-            except TooManyError as error:
+            except AppTooLargeError as error:
                 refusal = f"{error}\n  try       --planner least-cost"
         if solution is None:
             too_slow = partial(_too_slow, problem, app, case, planner)
@@ -188,7 +188,7 @@ def _enough_us(case: AppCase, planner: str, limit_s: float) -> int | None:
     def does(budget_us: int) -> bool:
         try:
             found = solve_app(dataclasses.replace(case, budget_us=budget_us), planner, limit_s)
-        except TooManyError:
+        except AppTooLargeError:
             return False
         return found is not None
 

@@ -65,7 +65,7 @@ def solve_app(
         time_limit_s: after which the exact planners return what they have, and what they know.
 
     Raises:
-        TooManyError: `exhaustive` would take too long.
+        AppTooLargeError: `exhaustive` would take too long.
     """
     if planner in FORMS:
         return plan_least_cost(case, form=FORMS[planner], time_limit_s=time_limit_s)

@@ -16,7 +16,7 @@ TRIED_MAX = 20_000
 """Multisets examined, fullest or not, before giving up."""
 
 
-class TooManyPatterns(DocumentError):
+class TooManyDevicePatternsError(DocumentError):
     """Sorts of slots that combine in more ways than are wanted."""
 
 
@@ -41,7 +41,7 @@ def maximal_patterns(
         Per pattern, how many slots of each sort.
 
     Raises:
-        TooManyPatterns: more than `most`, from very fine shares.
+        TooManyDevicePatternsError: more than `most`, from very fine shares.
 
     >>> half, third = Fraction(1, 2), Fraction(1, 3)
     >>> maximal_patterns([Fraction(1), half, third], device="a")
@@ -57,7 +57,7 @@ def maximal_patterns(
         if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
             patterns.append(counts)
         if len(patterns) > most or tried > TRIED_MAX:
-            raise TooManyPatterns(
+            raise TooManyDevicePatternsError(
                 f"device type {device!r}: its {len(shares)} shares can be combined in too many"
                 f" ways (more than {len(patterns) - 1}); offer fewer or coarser shares"
             )

@@ -21,7 +21,7 @@ from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted, smallest_normalised
 from headrace.planning.exact.columns import Columns, PoolStock
-from headrace.planning.exact.patterns import TooManyPatterns, patterns_within
+from headrace.planning.exact.patterns import TooManyColumnPatternsError, patterns_within
 from headrace.planning.exact.prices import UnitPrices, price, relaxed_bound, targets_at
 from headrace.planning.exact.search import ExactResult
 from headrace.planning.exact.sets import TOLERANCE, PipelineSet
@@ -77,7 +77,7 @@ def fill_values(
     most_rps = enough_rps + float(columns.rates_rps.min(axis=1).max())
     try:
         patterns = patterns_within(columns, stage_prices, request_price, most_rps, gap)
-    except TooManyPatterns as error:
+    except TooManyColumnPatternsError as error:
         raise OutOfReach from error
     values = ValueFunction(
         best_patterns(columns, patterns, units, steps), units, gap=gap, enough_rps=enough_rps

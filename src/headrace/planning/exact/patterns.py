@@ -26,7 +26,7 @@ COVERS_MAX = 1_000
 """With how many patterns on the same pools one is compared; the rest may stay, needless."""
 
 
-class TooManyPatterns(Exception):
+class TooManyColumnPatternsError(Exception):
     """More than a search could work through."""
 
 
@@ -53,7 +53,7 @@ def patterns_within(
         stage_prices: shape (C, P): of one slot of each stage; 0 after the last.
 
     Raises:
-        TooManyPatterns: there are more than PATTERNS_MAX.
+        TooManyColumnPatternsError: there are more than PATTERNS_MAX.
     """
     arguments = (columns.pools, columns.rates_rps, stage_prices, request_price, most_rps, waste_max)
     stages, nowhere = columns.pools.shape[1], np.zeros(0)
@@ -62,7 +62,7 @@ def patterns_within(
     counts = listed(*arguments, first, np.zeros((0, stages), np.int64), nowhere, nowhere)
     first[1:] = np.cumsum(counts)
     if first[-1] > PATTERNS_MAX:
-        raise TooManyPatterns
+        raise TooManyColumnPatternsError
     slots = np.zeros((first[-1], stages), np.int64)
     carried, waste = np.zeros(first[-1]), np.zeros(first[-1])
     listed(*arguments, first, slots, carried, waste)

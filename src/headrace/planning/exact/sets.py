@@ -18,7 +18,11 @@ import numpy as np
 from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.exact.columns import Columns, PoolStock
-from headrace.planning.exact.patterns import TooManyPatterns, needed_patterns, patterns_within
+from headrace.planning.exact.patterns import (
+    TooManyColumnPatternsError,
+    needed_patterns,
+    patterns_within,
+)
 from headrace.planning.exact.prices import UnitPrices
 from headrace.planning.exact.walk import (
     ALL,
@@ -226,7 +230,7 @@ class DemandWalk:
             patterns = patterns_within(
                 columns, self._stage_prices, self._request_price, most_rps, self._patterns_waste
             )
-        except TooManyPatterns as error:
+        except TooManyColumnPatternsError as error:
             raise GaveUp from error
         patterns = needed_patterns(columns, patterns)
         column = np.repeat(np.arange(len(columns)), np.diff(patterns.first))

@@ -5,7 +5,7 @@ Then demands share nothing but units of devices, and what is asked is counting:
 
 tables     `exact.free`, `exact.cost`: the best of every vector of units, one or two device types,
            up to some hundred devices; max-min, and least cost. Proves what it gives.
-rounding   `search_beside_bound`: above LARGE_DEVICES, next to the bound.
+rounding   `search_beside_bound`: above SEARCHED_DEVICES_MAX, next to the bound.
 walks      `exact.search`: elsewhere, the best plan in which no two demands share a device, where
            that is better than what rounding gives. A plan for the next to begin with.
 columns    `search`: HiGHS goes on from there, with the whole problem.
@@ -46,7 +46,7 @@ from headrace.planning.exact.sets import PipelineSet
 from headrace.planning.pooled.search import INFEASIBLE, PooledResult, search, search_beside_bound
 from headrace.planning.pooled.selection import ChosenAllotments
 
-LARGE_DEVICES = 500
+SEARCHED_DEVICES_MAX = 500
 """More than these: rounding alone."""
 
 REMAINDERS_MAX = 1_000
@@ -73,7 +73,7 @@ def search_exactly_pooled(asked: Counting, deadline: Deadline) -> PooledResult |
     if goal == "throughput":
         wanted = [replace(want, weight=1.0) for want in wanted]
     engines = _Engines(replace(asked, wanted=wanted, goal="max-min"))
-    if asked.hardware.owned.sum() > LARGE_DEVICES:
+    if asked.hardware.owned.sum() > SEARCHED_DEVICES_MAX:
         return engines.beside_bound(deadline)
     try:
         return engines.largest(half)

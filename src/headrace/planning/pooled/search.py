@@ -11,7 +11,8 @@ slot counts, that each waste at most d (`allotments`). So the search goes in rou
 
 Invariant: `_bound` is proven, either by the relaxation or by a round: a plan is made of what was
 listed, or is off by more. On large clusters little wastes more than the first distance and listing
-takes minutes, so the search begins with `rounding` there, and above LARGE_DEVICES ends with it.
+takes minutes, so the search begins with `rounding` there, and ends with it above
+ALLOTTED_DEVICES_MAX.
 
 Cost: seconds to the time limit for 100 devices; the integer programs of step 2 take nearly all of
 it. Source: PPipe's equations 16 to 27 (appendix A.2) by columns, decision 0008.
@@ -63,7 +64,7 @@ FIRM_PART = 0.5
 ROUNDED_DEVICES = 200
 """More than these: the search begins from a bounded and repaired plan."""
 
-LARGE_DEVICES = 1_000
+ALLOTTED_DEVICES_MAX = 1_000
 """More than these: it ends there. Listing allotments alone would take minutes."""
 
 PROVEN_GAP = 1e-6
@@ -157,7 +158,7 @@ def _search(
         searching.learn(start)
     elif devices > ROUNDED_DEVICES:
         searching.round()
-    if devices > LARGE_DEVICES and searching.found:
+    if devices > ALLOTTED_DEVICES_MAX and searching.found:
         return searching.as_it_stands()
     return searching.run()
 

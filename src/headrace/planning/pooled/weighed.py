@@ -22,7 +22,7 @@ from headrace.planning.common.allotments import Allotments, memory_limited
 from headrace.planning.common.candidates import Ints, Pipelines
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Counting
-from headrace.planning.common.patterns import TooManyPatterns, maximal_patterns
+from headrace.planning.common.patterns import TooManyDevicePatternsError, maximal_patterns
 from headrace.planning.pooled.selection import ChosenAllotments
 
 CLASSES = (12, 8, 6, 4, 3, 2, 1)
@@ -142,7 +142,7 @@ def _division(hardware: Hardware, device: int, weights: Mapping[int, Ints]) -> _
         try:
             softer = _patterns(hardware, device, sorts, [sort.lightest for sort in sorts])
             firmer = _patterns(hardware, device, sorts, [sort.heaviest for sort in sorts])
-        except TooManyPatterns:
+        except TooManyDevicePatternsError:
             continue
         return _Division(sorts, softer, firmer)
     owned = hardware.pattern_slots[hardware.pattern_device == device][:, kinds]

@@ -58,7 +58,7 @@ _GRPC = b"application/grpc"
 _NEVER = float("inf")
 
 
-class _RefusedError(Exception):
+class _StatusError(Exception):
     """What was asked about is not here, or cannot be done."""
 
     def __init__(self, code: int, sentence: str) -> None:
@@ -214,11 +214,11 @@ class GrpcService:
             document = method.document(request)
             if method.work is not None and self._core.repository.comes_and_goes:
                 if call.connection.standing != OWNER:
-                    raise _RefusedError(PERMISSION_DENIED, NOT_THE_OWNER)
+                    raise _StatusError(PERMISSION_DENIED, NOT_THE_OWNER)
                 self._work(call, method.work(request), method.response())
                 return
             told = ParseDict(document, method.response()).SerializeToString()
-        except _RefusedError as error:
+        except _StatusError as error:
             call.finish(error.status)
         except DecodeError:
             name = method.request.DESCRIPTOR.name
@@ -252,16 +252,16 @@ class GrpcService:
     def _model(self, request: Any) -> ServedModel:
         model = self._core.models.get(request.name)
         if model is None:
-            raise _RefusedError(NOT_FOUND, self._core.unknown(request.name).message)
+            raise _StatusError(NOT_FOUND, self._core.unknown(request.name).message)
         if request.version not in ("", model.version):
             sentence = f"model {model.name!r} has version {model.version} only"
-            raise _RefusedError(NOT_FOUND, sentence)
+            raise _StatusError(NOT_FOUND, sentence)
         return model
 
     def _model_ready(self, request: Any) -> dict[str, Any]:
         try:
             name = self._model(request).name
-        except _RefusedError:
+        except _StatusError:
             return {"ready": False}
         return {"ready": self._core.ready and self._core.repository.standing(name).served}
 
@@ -283,9 +283,9 @@ class GrpcService:
         """Of a model that is always loaded, that is all."""
         self._stored(request)
         if request.parameters:
-            raise _RefusedError(UNIMPLEMENTED, v2_documents.NO_OVERRIDING)
+            raise _StatusError(UNIMPLEMENTED, v2_documents.NO_OVERRIDING)
         if not self._core.ready:
-            raise _RefusedError(UNAVAILABLE, self._core.why_not_ready)
+            raise _StatusError(UNAVAILABLE, self._core.why_not_ready)
         return {}
 
     async def _load_model(self, request: Any) -> None:
@@ -295,7 +295,7 @@ class GrpcService:
         self._stored(request)
         if not self._core.repository.comes_and_goes:
             sentence = f"model {request.model_name!r} is {NO_UNLOADING}"
-            raise _RefusedError(UNIMPLEMENTED, sentence)
+            raise _StatusError(UNIMPLEMENTED, sentence)
         return {}
 
     async def _unload_model(self, request: Any) -> None:
@@ -305,11 +305,11 @@ class GrpcService:
         name = request.model_name
         if name not in self._core.models:
             sentence = f"{self._core.unknown(name).message}; {v2_documents.NO_LOADING}"
-            raise _RefusedError(NOT_FOUND, sentence)
+            raise _StatusError(NOT_FOUND, sentence)
 
     def _health(self, request: Any) -> dict[str, Any]:
         if request.service not in ("", "inference.GRPCInferenceService"):
-            raise _RefusedError(NOT_FOUND, "no such service is served here")
+            raise _StatusError(NOT_FOUND, "no such service is served here")
         return {"status": 1 if self._core.ready else 2}
 
 
