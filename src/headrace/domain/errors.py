@@ -1,7 +1,7 @@
-"""Every error that Headrace raises on purpose.
+"""The errors that several layers raise or catch. Those of one module stand there, below these.
 
-A message says what, where, needed versus available, and the next step. Bad input raises one of
-these; `assert` is for our own bugs.
+A message says what, where, needed versus available, and the next step. Bad input raises a
+`HeadraceError`; `assert` is for our own bugs.
 """
 
 
@@ -16,7 +16,8 @@ class DocumentError(HeadraceError):
 
 
 class ModelError(HeadraceError):
-    """An ONNX model cannot be read, cut or run as asked."""
+    """A model cannot be read, cut or run as asked; or no worker has loaded its stage, since it died
+    or its host takes none."""
 
 
 class ProfileError(HeadraceError):
@@ -36,7 +37,8 @@ class PlanError(HeadraceError):
 
 
 class OverloadError(HeadraceError):
-    """A bounded resource (arena, queue, connections) is exhausted; HTTP 429."""
+    """There is no room for tensors (`serving.workers.arena`), here or on another machine: what was
+    to lie there waits, or its request is refused as `queue-full`."""
 
 
 class SystemLimitError(HeadraceError):
