@@ -12,6 +12,9 @@ import runpy
 import signal
 import sys
 
+LOWEST_PRIORITY = 19
+"""For what is done beside a server, which goes first."""
+
 _PR_SET_PDEATHSIG = 1
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 FOLDER_VARIABLE = "HEADRACE_CACHE"
 
+MODEL_FILES_MB = 64_000
+"""Most that a node's folder of model files holds, where nothing else is said; in 10^6 bytes."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where nothing is wrong with what is to be written."""
 

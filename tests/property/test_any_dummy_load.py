@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from headrace.domain.plan import OPTIMAL_GAP
 from headrace.planning.apps.exact import any_dummy
 from headrace.planning.apps.exact.any_dummy import PointSearch, point_schedule
-from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
+from headrace.planning.apps.exact.bracket import least_cost_with_dummy
 from headrace.planning.apps.machines import Entry, schedule_of
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import plan_least_cost

@@ -11,7 +11,7 @@ from headrace.executors.mps import MpsService
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote import peers as peers_module
 from headrace.serving.workers.remote.arrivals import Arrivals
-from headrace.serving.workers.remote.connection import Connection, Place
+from headrace.serving.workers.remote.connection import SILENCE_S, Connection, Place
 from headrace.serving.workers.remote.files import FileStore
 from headrace.serving.workers.remote.frames import (
     AnyRemoteFrame,
@@ -22,7 +22,7 @@ from headrace.serving.workers.remote.frames import (
     Tensors,
 )
 from headrace.serving.workers.remote.handshake import HandshakeError
-from headrace.serving.workers.remote.peers import SILENCE_S, Peers
+from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.worker_process import WorkerLimits
 

@@ -25,13 +25,13 @@ from headrace.catalog.ppipe.artifact import (
 from headrace.catalog.ppipe.rule import pipeline_rps, transfer_us
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import WHOLE
+from headrace.domain.plan import OPTIMAL_GAP
 from headrace.domain.profile import Profile
 from headrace.planning.common.candidates import Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.exact.columns import Columns
 from headrace.planning.exact.sets import PipelineSet
-from headrace.planning.pooled.search import PROVEN_GAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ArtifactAnswer:
 
     @property
     def proven(self) -> bool:
-        return self.bound <= self.objective * (1 + PROVEN_GAP)
+        return self.bound <= self.objective * (1 + OPTIMAL_GAP)
 
 
 def plan_by_artifact_rule(

@@ -7,6 +7,7 @@ import typer
 
 from headrace.commands.output import notices, print_line
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
+from headrace.user_cache import MODEL_FILES_MB
 
 
 def agent(
@@ -31,7 +32,7 @@ def agent(
     ] = None,
     cache_mb: Annotated[
         int, typer.Option(min=1, help="Most that this folder holds, in megabytes.")
-    ] = 64_000,
+    ] = MODEL_FILES_MB,
     cores: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.children import child_command
+from headrace.children import LOWEST_PRIORITY, child_command
 from headrace.domain.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.replan")
 
-LOWEST_PRIORITY = 19
 ADVICE = (
     "  needs  `--replan` plans anew beside the plan that the server began with\n"
     "  try    a folder that the server's user can write, or leave out --replan"

@@ -17,6 +17,10 @@ from headrace.domain.problem import MINIMISED, Demand, PlanOptions, ProfileRef
 
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
 
+OPTIMAL_GAP = 1e-6
+"""Relative distance from the bound up to which a plan is called optimal, by every planner
+(`headrace.verify` has its own)."""
+
 
 class Tenant(Record, frozen=True, kw_only=True):
     """One stage that a slot runs."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from headrace.domain.plan import Reading, Stopped
+from headrace.domain.plan import OPTIMAL_GAP, Reading, Stopped
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
+from headrace.planning.apps.exact.bracket import least_cost_with_dummy
 from headrace.planning.apps.exact.combine import least_cost
 from headrace.planning.apps.exact.fronts import (
     PROVEN,

@@ -24,12 +24,11 @@ from msgspec.structs import replace
 
 from headrace.cost import cost_model
 from headrace.domain.apart import apart
-from headrace.domain.plan import Deployment, Plan, PlanResult
+from headrace.domain.plan import OPTIMAL_GAP, Deployment, Plan, PlanResult
 from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.rounded import round_down
 
 US_PER_S = 1e6
-OPTIMAL_GAP = 1e-6
 
 
 def refuse_for_gateway(problem: Problem) -> PlanResult | None:

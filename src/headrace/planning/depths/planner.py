@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import Deployment, PlanResult, Slot, Stopped
+from headrace.domain.plan import OPTIMAL_GAP, Deployment, PlanResult, Slot, Stopped
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import SlotKind, budget_us
@@ -16,8 +16,6 @@ from headrace.planning.depths.table import DepthTable, depth_documents, depth_ta
 
 MAX_DEPTH = 8
 """Slots of one request, where nothing else is asked for (Accordion, section 4.1)."""
-
-OPTIMAL_GAP = 1e-6
 
 
 def plan_malleable(problem: Problem) -> PlanResult:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.domain.plan import Stopped
+from headrace.domain.plan import OPTIMAL_GAP, Stopped
 from headrace.planning.common.allotments import Allotments, allotments_within
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Counting, Goal, is_maximised, smallest_normalised
@@ -66,9 +66,6 @@ ROUNDED_DEVICES = 200
 
 ALLOTTED_DEVICES_MAX = 1_000
 """More than these: it ends there. Listing allotments alone would take minutes."""
-
-PROVEN_GAP = 1e-6
-"""Relative distance from the bound up to which a plan is called optimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +229,7 @@ class ColumnSearch:
         """The best plan so far."""
         early: Stopped = "time-limit" if self._deadline.passed else "heuristic"
         return PooledResult(
-            stopped="optimal" if self._gap() <= PROVEN_GAP else early,
+            stopped="optimal" if self._gap() <= OPTIMAL_GAP else early,
             chosen=self._best,
             objective=self._objective,
             bound=self._bound,
@@ -249,7 +246,7 @@ class ColumnSearch:
         everything = self._everything()
         distance = min(everything, FIRST_DISTANCE * abs(self._relaxation.bound) + 1e-9)
         if self._best is not None:
-            if self._gap() <= PROVEN_GAP:
+            if self._gap() <= OPTIMAL_GAP:
                 return self._stop("optimal", [])
             distance = min(distance, self._off() + self._tolerance())
         reached = -1.0
@@ -262,7 +259,7 @@ class ColumnSearch:
             if selection is None:
                 return self._stop("time-limit" if self._deadline.passed else "heuristic", [])
             self._learn(selection, reach, complete=reach >= everything)
-            if self._best is not None and self._gap() <= PROVEN_GAP:
+            if self._best is not None and self._gap() <= OPTIMAL_GAP:
                 return self._stop("optimal", listed)
             if self._deadline.passed:
                 return self._stop("time-limit", listed)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import PlanResult
+from headrace.domain.plan import OPTIMAL_GAP, PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.deadline import Deadline
@@ -27,10 +27,9 @@ from headrace.planning.shares.search import NO_PLAN, NOTHING, Found, least, most
 from headrace.planning.shares.tenants import are_countable, in_proportion, numbers
 from headrace.planning.shares.workload import Workload
 
-PRECISION = 5e-7
+PRECISION = OPTIMAL_GAP / 2
 """Of `max-min`: half of the gap up to which a plan is called optimal."""
 
-OPTIMAL_GAP = 1e-6
 
 NOTHING_CARRIES = inf
 """In place of a bound: not even fractions of devices carry the rates."""

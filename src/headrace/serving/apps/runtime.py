@@ -26,14 +26,14 @@ from headrace.serving.apps.frames import DescribedApp, Tensors
 from headrace.serving.apps.host import FunctionHost
 from headrace.serving.apps.request import AppRequest, Modules
 from headrace.serving.core.counters import ModelCounters
-from headrace.serving.engine.engine import EngineStatus
+from headrace.serving.engine.engine import STOPPED
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.workers.status import EngineStatus
 
 FIRST_REQUEST = 1 << 40
 """App requests are numbered from here in event logs, far from the calls'."""
 NO_BATCH = -1
 """An app's answer comes from no batch."""
-_STOPPED = "the server is shutting down and takes no new requests"
 
 
 class ModuleEngine(Modules, Protocol):
@@ -298,7 +298,7 @@ class AppRuntime:
         """Idempotent."""
         self._draining = True
         for request in list(self._requests.values()):
-            request.stop("draining", _STOPPED)
+            request.stop("draining", STOPPED)
         try:
             await self._host.stop()
         finally:
@@ -314,7 +314,7 @@ class AppRuntime:
             return
         app = self._apps.get(inference.model)
         if app is None or self._draining:
-            message = _STOPPED if app else f"app {inference.model!r} is not served any more"
+            message = STOPPED if app else f"app {inference.model!r} is not served any more"
             self._tell(inference, Refusal(reason="draining", message=message, retry_after_us=0))
             return
         now_us = self._engine.now_us()

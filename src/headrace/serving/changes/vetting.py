@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.documents import plan_profiles, read_plan
-from headrace.children import child_command
+from headrace.children import LOWEST_PRIORITY, child_command
 from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.topology import Topology
 from headrace.domain.base import Record, encode_fraction
@@ -31,7 +31,6 @@ from headrace.serving.workers.stage_io import stage_index
 from headrace.simulation.warm_up import warm_up
 from headrace.verify import verify
 
-LOWEST_PRIORITY = 19
 MAX_VERDICT_BYTES = 1 << 20
 
 

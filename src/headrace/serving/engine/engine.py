@@ -25,7 +25,7 @@ from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
 
-_STOPPED = "the server is shutting down and takes no new requests"
+STOPPED = "the server is shutting down and takes no new requests"
 _ENDED = "the server has shut down before it could answer; ask again elsewhere"
 _STARTING_RETRY_US = 1_000_000
 _STARTING = "the server is starting and has not loaded its models yet; try again in 1.0 s"
@@ -261,7 +261,7 @@ class Engine:
             # The fronts listen already. What a slot is given before it has a worker reaches nobody.
             self._refuse_as_starting(inference)
         elif plane is None or (self._draining and self._migration is not None):
-            self._refuse(inference, _STOPPED)
+            self._refuse(inference, STOPPED)
         elif self._plans_served > 1 and inference.model not in self.models:
             # Its front end read it before the plan changed.
             self._refuse(inference, f"model {inference.model!r} is not served any more")

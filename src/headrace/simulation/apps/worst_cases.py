@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.topology import Topology
-from headrace.domain.plan import Plan, PlanResult, Stopped
+from headrace.domain.plan import OPTIMAL_GAP, Plan, PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
@@ -34,7 +34,6 @@ SLOS = 30
 """Of whole apps: a session's length in SLOs, within these limits."""
 PART, LEAST_S = 0.5, 0.05
 """Of the time that is left, for one plan with head-room; and seconds that it has at least."""
-OPTIMAL_GAP = 1e-6
 ROUNDING = 1e-9
 """Relative, of sums of prices."""
 

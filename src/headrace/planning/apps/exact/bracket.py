@@ -21,6 +21,7 @@ from math import inf
 
 import numpy as np
 
+from headrace.domain.plan import OPTIMAL_GAP
 from headrace.planning.apps.candidates import AppCase, ModuleCase
 from headrace.planning.apps.exact.any_dummy import Point, PointSearch, point_schedule
 from headrace.planning.apps.exact.combine import CostCurve, least_cost
@@ -29,8 +30,6 @@ from headrace.planning.apps.order import Part, decompose, rest_us
 
 ROUNDS = 300
 PLAN_EVERY = 8
-OPTIMAL_GAP = 1e-6
-"""Relative. Half of it is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

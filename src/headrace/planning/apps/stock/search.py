@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headrace.domain.plan import OPTIMAL_GAP
 from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.stock.choice import AppChoice, Machines, cheapest_of_all
 from headrace.planning.apps.stock.devices import DeviceStock
@@ -26,8 +27,6 @@ from headrace.planning.common.candidates import Floats, Ints
 SAME = 1e-9
 """Relative distance of a bound from the best cost at which a node is done."""
 
-OPTIMAL_GAP = 1e-6
-"""As for other planners."""
 
 STEPS = 20
 """Of prices, at the root. The other nodes keep the root's: what is known at these prices is used

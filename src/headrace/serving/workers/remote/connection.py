@@ -36,6 +36,10 @@ SOCKET_BYTES = 4 << 20
 """Of the system's buffers, so that a tensor crosses in few turns of either loop."""
 UNHEARD_MS = 5_000
 """So long the other machine may acknowledge nothing of what was sent, before it counts as gone."""
+SILENCE_S = 1.5
+"""So long a gateway waits for a word of an agent, and agents of each other. An agent answers
+fifteen Pings in that time. With TCP's least time of 0.2 s before it sends anew, two losses of one
+packet in a row are not enough."""
 _DROPPED_BYTES = 1 << 18
 _STIR_BYTES = 1 << 16
 """More than all that is said between two looks: an end that takes so much of what waits for it

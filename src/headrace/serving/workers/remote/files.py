@@ -29,10 +29,11 @@ from headrace.catalog.cache_folder import NO_ROOM, content_key
 from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.remote.frames import FileRef
+from headrace.user_cache import MODEL_FILES_MB
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LIMIT_BYTES = 64 << 30
+DEFAULT_LIMIT_BYTES = MODEL_FILES_MB * 1_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WRITABLE = "give `headrace agent` a folder that it may write to (--cache)"
 

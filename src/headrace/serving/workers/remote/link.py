@@ -28,7 +28,7 @@ from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.arena import Allocator
 from headrace.serving.workers.frames import Failed, Finished, FrameError, Run
 from headrace.serving.workers.remote.clock import ClockOffset
-from headrace.serving.workers.remote.connection import Connection, Place, tuned
+from headrace.serving.workers.remote.connection import SILENCE_S, Connection, Place, tuned
 from headrace.serving.workers.remote.frames import (
     ActivityOf,
     AnyRemoteFrame,
@@ -60,9 +60,6 @@ from headrace.serving.workers.stage_io import Home
 logger = logging.getLogger("headrace.cluster")
 
 PING_S = 0.1
-SILENCE_S = 1.5
-"""An agent answers fifteen Pings in that time. With TCP's least time of 0.2 s before it sends
-anew, two losses of one packet in a row are not enough."""
 RECONNECT_S = 0.25
 """At least, from one attempt to the next."""
 DELAYED_S = 0.25

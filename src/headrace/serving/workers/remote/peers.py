@@ -25,14 +25,11 @@ from functools import partial
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.frames import FrameError
-from headrace.serving.workers.remote.connection import Connection, Place, tuned
+from headrace.serving.workers.remote.connection import SILENCE_S, Connection, Place, tuned
 from headrace.serving.workers.remote.frames import AnyRemoteFrame, Received, Tensors
 from headrace.serving.workers.remote.handshake import call
 
 logger = logging.getLogger(__name__)
-
-SILENCE_S = 1.5
-"""As long as a gateway waits for a word of an agent."""
 
 _OnFailed = Callable[[str], None]
 

@@ -31,11 +31,11 @@ from headrace.domain.errors import OverloadError
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
+from headrace.serving.workers.remote.connection import SILENCE_S
 from headrace.serving.workers.remote.frames import Cancel, Expect, Push
 from headrace.serving.workers.remote.handshake import HANDSHAKE_S
 from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.remote.paths import RETRY_US, Ends, Paths
-from headrace.serving.workers.remote.peers import SILENCE_S
 from headrace.serving.workers.stage_io import HERE, Home, Region, TensorGroup
 from headrace.serving.workers.transport import OnMoved
 
