@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
 from headrace.catalog.ppipe.artifact import read_reference_plan
+from headrace.catalog.ppipe.problem import write_problem
 from headrace.catalog.ppipe.profiles import read_artifact_profile
 from headrace.catalog.ppipe.rule import devices_used, evaluate
 from headrace.cli import app
@@ -62,6 +63,17 @@ def test_servers_have_the_stated_gpus_and_the_last_one_what_is_left(tmp_path: Pa
 
     assert [node.devices for node in nodes] == [{"H1": 1}, {"H1": 1}, {"L1": 2}, {"L1": 1}]
     assert {node.bandwidth_gbps for node in nodes} == {8.0}
+
+
+def test_a_problem_file_that_is_written_again_is_another_file_that_readers_of_the_old_keep(
+    tmp_path: Path,
+) -> None:
+    path, read = tmp_path / "problem.yaml", tmp_path / "read.yaml"
+    path.write_text("old")
+    read.hardlink_to(path)
+    write_problem(make_reference([("L", HALF, 2)], per_server={"L": 2}), path)
+    assert read.read_text() == "old"
+    assert path.read_text().startswith("# From PPipe's public artifact")
 
 
 def test_a_plan_that_does_not_fit_the_devices_is_refused_and_not_written(tmp_path: Path) -> None:

@@ -37,6 +37,22 @@ def test_a_disk_that_fills_up_leaves_what_was_there_and_nothing_else(tmp_path: P
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_is_as_readable_as_the_umask_lets_it_be_which_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread would make its files under a umask that is set to be read."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as untouched:
+            untouched.delattr(os, "umask")
+            with whole_file(tmp_path / "file") as file:
+                file.write(b"new")
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
 def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
 

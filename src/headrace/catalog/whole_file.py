@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 
 from headrace.catalog.scratch import scratch_folder
@@ -30,15 +31,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = target.parent / f".{target.name}.{token_hex(8)}"
+        # As readable as any other new file; the system takes the umask off, which cannot be asked
+        # for without setting it, for all threads.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
-                # mkstemp gives 0600; a document is as readable as any other new file.
-                os.fchmod(file.fileno(), 0o666 & ~_umask())
-            Path(temporary).replace(target)
+            temporary.replace(target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
@@ -125,9 +127,3 @@ def check_apart(path: Path, *read: Path) -> None:
             raise DocumentError(
                 f"{path}: would be replaced by what is made of it; name another file to write"
             )
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from headrace.catalog.ppipe.artifact import ReferenceDevice, ReferencePlan
-from headrace.domain.errors import DocumentError
+from headrace.catalog.whole_file import whole_file
 
 _HEADER = """\
 # From PPipe's public artifact: {name}
@@ -15,17 +15,14 @@ _HEADER = """\
 
 
 def write_problem(reference: ReferencePlan, path: Path) -> None:
-    """Write problem.yaml; it names profiles/MODEL.json in its folder.
+    """Write problem.yaml, whole or not at all; it names profiles/MODEL.json in its folder.
 
     Raises:
         DocumentError: it cannot be written.
     """
     text = yaml.safe_dump(problem_entries(reference), sort_keys=False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_HEADER.format(name=reference.name) + text)
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+    with whole_file(path) as file:
+        file.write((_HEADER.format(name=reference.name) + text).encode())
 
 
 def problem_entries(reference: ReferencePlan) -> dict[str, Any]:
