@@ -62,11 +62,16 @@ def module_options(module: ModuleCase, reading: Reading) -> list[Option]:
     return options
 
 
-def latency_cost(previous: Option, new: Option) -> float:
-    """Latency-cost efficiency: cost saved per second of budget (Harpagon, III.D)."""
-    longer_us = new.latency_us - previous.latency_us
-    saved = previous.cost - new.cost
-    return 1e6 * saved / longer_us if longer_us > 0 else inf
+def latency_cost(previous: Sequence[Option], new: Sequence[Option]) -> float:
+    """Latency-cost efficiency: cost saved per microsecond of budget (Harpagon, III.D).
+
+    Args:
+        previous: of one module, or of several that are merged and share a budget.
+        new: of the same.
+    """
+    longer_us = max(o.latency_us for o in new) - max(o.latency_us for o in previous)
+    saved = sum(o.cost for o in previous) - sum(o.cost for o in new)
+    return saved / longer_us if longer_us > 0 else inf
 
 
 def merged_units(before: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -188,8 +193,7 @@ class Splitter:
             return 0.0
         if rule == "throughput":
             return max(o.per_price for o, old in zip(new, now, strict=True) if o is not old)
-        longer_us = max(o.latency_us for o in new) - max(o.latency_us for o in now)
-        return saved / longer_us if longer_us > 0 else inf
+        return latency_cost(now, new)
 
     def _saved_by_machines(
         self, members: tuple[int, ...], now: Sequence[Option], new: Sequence[Option]
