@@ -23,8 +23,8 @@ test: $(STAMP)
 test-all: $(VENV)/.installed-extras
 	$(BIN)/pytest -n 2 --dist loadgroup -m "extras or lengthy"
 
-# All that needs an NVIDIA GPU, or PART=models, serve or faults of it; one line where there is none.
-# GPU_PYTHON has PyTorch for that GPU, and what Headrace needs.
+# All that needs an NVIDIA GPU, or PART=models, serve, faults, shares or provision of it; one line
+# where there is none. GPU_PYTHON has PyTorch for that GPU, and what Headrace needs.
 gpu-check:
 	@PYTHONPATH=src:tests:. $(GPU_PYTHON) -m benchmarks.gpu.check $(PART)
 

@@ -136,7 +136,7 @@ class HeadroomFor(Record, frozen=True, kw_only=True):
     """What head-room was chosen for, so that the same can be asked of another plan."""
 
     arrivals: str
-    """A process, such as `poisson` or `gamma:3`; see `simulation.processes`."""
+    """A process, such as `poisson` or `gamma:3`; see `simulation.offered.processes`."""
     attainment: float
     """In time / arrived, of every app."""
     margin: float

@@ -23,7 +23,8 @@ sizes       of a model of several: p99 is the largest of any bucket, p50 the mea
             their parts of the requests (batches hold one bucket each), bytes those of the largest
 
 Nothing is charged for building a batch, as in the paper: the margin pays for it. The paper's
-artifact charges (batch - 1) / expected rate; it would be added where `_first_stages` starts.
+artifact charges (batch - 1) / expected rate; it would be added in
+`_pipelines_of_batch`.
 """
 
 from collections.abc import Sequence

@@ -237,7 +237,7 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
     yield _by("slot", "slot_up", "1 while the slot's worker runs", "gauge", up)
     what = "workers started again for a slot that is out"
     yield _by("slot", "worker_restarts", what, "counter", restarts)
-    what = "slots out of service while workers are started for them again"
+    what = "slots without a worker: it is being brought back, or refused for good"
     yield _by("why", "slots_out", what, "gauge", status.outages)
     yield Measure(
         name="stage_time_ratio",

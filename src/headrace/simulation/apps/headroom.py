@@ -136,7 +136,7 @@ def choose_headroom(
     Args:
         margin: the least margin.
         attainment: in time / arrived, of every app.
-        arrivals: a process; see `simulation.processes`.
+        arrivals: a process; see `simulation.offered.processes`.
         limit: of all planning and simulating; no plan is simulated after it.
 
     Raises:
