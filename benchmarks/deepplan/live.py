@@ -60,7 +60,6 @@ EQUAL = 1e-4
 SIMULATIONS = 8
 """With each log, times drawn anew: their mean counts. Beyond what two cores can do, which
 slow moments meet which requests decides over points."""
-POINTS = 3.0
 LOOK_S = 1.0
 SETTLE_S = 2.0
 MINUTES_PER_S = 1

@@ -22,7 +22,6 @@ from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 from helpers.problems import make_cluster, unhurried
 
 M1 = [(2, 160, 1.0), (4, 200, 1.0), (8, 320, 1.0)]
-M2 = [(2, 125, 1.0), (4, 160, 1.0), (8, 250, 1.0)]
 M3 = [(2, 100, 1.0), (8, 250, 1.0), (32, 800, 1.0)]
 """Table I: (batch size, milliseconds, price)."""
 

@@ -1,6 +1,5 @@
 """Random problems of models that share devices, and one whose plan has every kind of sharing."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -149,10 +148,6 @@ def _profile(
     )
     profile = with_utilisation(profile, float(rng.uniform(0, 0.9)), float(rng.uniform(0, 0.9)))
     return replace(profile, gateway_us=gateway_us, batch_overhead_us=overhead_us)
-
-
-def rates_of(problem: Problem) -> Mapping[str, float]:
-    return {demand.model: demand.rate_rps or 0.0 for demand in problem.demands}
 
 
 def of_cores(planner: str, count: int, rate_rps: float) -> Problem:

@@ -83,7 +83,6 @@ class Graph(msgspec.Struct, frozen=True, gc=False):
     outputs: list[dict[str, Any]]
     nodes: list[Node]
     tensor_values: dict[str, TensorMeta]
-    sym_int_values: dict[str, dict[str, Any]] = {}
 
 
 class Signature(msgspec.Struct, frozen=True, gc=False):

@@ -171,7 +171,7 @@ def _integer_product(at: Attributes) -> Function:
     def product(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
         a, b = a.double(), b.double()
         if a_zero is not None:
-            a = a - _per_row(a_zero, a)
+            a = a - _per_row(a_zero)
         if b_zero is not None:
             b = b - b_zero.double()
         return (a @ b).to(torch.int32)
@@ -179,7 +179,7 @@ def _integer_product(at: Attributes) -> Function:
     return product
 
 
-def _per_row(zero: Any, a: Any) -> Any:
+def _per_row(zero: Any) -> Any:
     return zero.double().unsqueeze(-1) if zero.dim() == 1 and zero.numel() > 1 else zero.double()
 
 
