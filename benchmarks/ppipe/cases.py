@@ -174,7 +174,6 @@ def task_of(
             )
             for model, weight in zip(profiles, weights, strict=True)
         ),
-        stated_gap=None,
         stated_runtime_s=None,
     )
     return priced(task, profiles)

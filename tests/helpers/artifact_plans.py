@@ -105,7 +105,6 @@ def make_reference(
                 ),
             ),
         ),
-        stated_gap=None,
         stated_runtime_s=None,
     )
 

@@ -87,7 +87,6 @@ def make_task(
             )
             for profile in profiles
         ),
-        stated_gap=None,
         stated_runtime_s=None,
     )
     return task, {profile.model: profile for profile in profiles}

@@ -73,7 +73,7 @@ def plan_by_artifact_rule(
                 task.deployments, pipelines, columns, answer.chosen, strict=True
             )
         )
-        plan = replace(task, deployments=deployments, stated_gap=None, stated_runtime_s=None)
+        plan = replace(task, deployments=deployments, stated_runtime_s=None)
     return ArtifactAnswer(
         plan=plan, objective=answer.objective, bound=answer.bound, runtime_s=deadline.spent_s
     )

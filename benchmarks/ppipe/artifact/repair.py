@@ -63,6 +63,12 @@ class Repaired:
     """Proven; infinite if not even that was found."""
 
 
+class _ToldSearch(TargetSearch):
+    def learn_bound(self, bound: float) -> None:
+        """No plan is better than `bound`, as something else proved."""
+        self._bound = min(self._bound, bound)
+
+
 def search(
     stock: PoolStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
 ) -> ExactResult:
@@ -77,7 +83,7 @@ def search(
         return ExactResult(chosen=None, objective=0.0, bound=np.inf)
     if prices is None:
         return ExactResult(chosen=None, objective=0.0, bound=0.0)
-    asking = TargetSearch(stock, wanted, columns, prices, deadline)
+    asking = _ToldSearch(stock, wanted, columns, prices, deadline)
     walkable = stock.increments.sum() * stock.increment <= UNITS_MAX
     if walkable and asking.walk_through(FIRST_STEPS):
         return asking.result

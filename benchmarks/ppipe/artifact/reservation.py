@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.ppipe.artifact.hardware import Hardware, Ints
 
-from headrace.compilation.loops import compiled, compiled_into_callers
+from headrace.compilation.loops import compiled, hot
 
 NEVER = 1 << 62
 
@@ -50,7 +50,7 @@ class Batches(NamedTuple):
     """Shape (N, most stages): its path."""
 
 
-@compiled_into_callers
+@hot
 def probe(
     hardware: Hardware, reserved: Reserved, pipeline: int, size: int, now_us: int, path: Path
 ) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def probe(
     return at_us, at_us - now_us - busy_us
 
 
-@compiled_into_callers
+@hot
 def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -> None:
     """Keep what a probe found."""
     for step in range(hardware.stage_at[pipeline + 1] - hardware.stage_at[pipeline]):
@@ -98,7 +98,7 @@ def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -
             reserved.down[hardware.link[path.slot[step]]] = path.moved_us[step]
 
 
-@compiled_into_callers
+@hot
 def choose(
     hardware: Hardware, reserved: Reserved, deadline_us: int, now_us: int, path: Path, spare: Path
 ) -> tuple[int, int]:
@@ -123,13 +123,15 @@ def choose(
     return best, best_done
 
 
-@compiled_into_callers
 def least_first_size(planned: int) -> int:
     """The smallest size that a head may get at its first look: 95 % of planned, halves up."""
     return (19 * planned + 10) // 20
 
 
-@compiled_into_callers
+_least_first_size = hot(least_first_size)
+
+
+@hot
 def decide(
     hardware: Hardware,
     reserved: Reserved,
@@ -151,7 +153,7 @@ def decide(
     """
     pipeline, done_us = choose(hardware, reserved, deadline_us, now_us, path, spare)
     size = hardware.batch[pipeline]
-    least = 1 if examined else least_first_size(size)
+    least = 1 if examined else _least_first_size(size)
     while done_us > deadline_us and size > least:
         size -= 1
         done_us, _ = probe(hardware, reserved, pipeline, size, now_us, path)
@@ -250,7 +252,7 @@ def execute(hardware: Hardware, batches: Batches, requests: int) -> tuple[Ints, 
     return started, done
 
 
-@compiled_into_callers
+@compiled
 def _in_order(order: Ints, at_us: Ints, sender: Ints, senders: int) -> tuple[Ints, Ints]:
     """Batches by time, then by sender, then as they came."""
     by_time = np.argsort(at_us * senders + sender, kind="mergesort")

@@ -103,18 +103,6 @@ def _within(namespace: dict[str, Any], function: Any) -> FunctionType:
     return copy
 
 
-def compiled_into_callers(function: Function) -> Function:
-    """As `compiled`, and part of every caller: small functions otherwise pay more for their
-    arguments than for their work, since every array handed over is counted."""
-    if UNCOMPILED:
-        return function
-    import numba
-
-    from headrace.compilation.internals import kept_on_disk
-
-    return cast(Function, kept_on_disk(numba.njit(inline="always")(function)))
-
-
 def kernel(function: Function) -> Function:
     """A function compiled with the entry that needs it, and kept with that."""
     return cast(Function, _part(function))

@@ -1,4 +1,5 @@
-"""Measurements of pairs as a file, so that they can be fitted again without measuring again."""
+"""Measurements of pairs as a file, so that they can be fitted again without measuring again, as
+`benchmarks.gpulets.interference --here` does."""
 
 from pathlib import Path
 from typing import Any

@@ -98,7 +98,6 @@ class ReferencePlan(Record, frozen=True, kw_only=True):
     max_stages: int
     devices: tuple[ReferenceDevice, ...]
     deployments: tuple[ReferenceDeployment, ...]
-    stated_gap: float | None
     stated_runtime_s: float | None
 
     @property
@@ -141,7 +140,6 @@ class _Entry(msgspec.Struct):
     sla: float
     config: _Config
     pipelines: list[_Pipeline]
-    mipgap: float | None = None
     runtime: float | None = None
 
 
@@ -191,7 +189,6 @@ def read_reference_plan(path: Path) -> ReferencePlan:
         deployments=tuple(
             _deployment(path, entry, weight) for entry, weight in zip(entries, weights, strict=True)
         ),
-        stated_gap=entries[0].mipgap,
         stated_runtime_s=entries[0].runtime,
     )
 

@@ -138,10 +138,6 @@ class TargetSearch:
         """The best plan and the bound so far."""
         return ExactResult(chosen=self._best, objective=self._objective, bound=self._bound)
 
-    def learn_bound(self, bound: float) -> None:
-        """No plan is better than `bound`, as something else proved."""
-        self._bound = min(self._bound, bound)
-
     def walk_through(self, steps: int | None = None) -> bool:
         """Ask until nothing is open; False if steps, time or room run out before."""
         self._step_budget.allow(steps)
