@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from headrace.domain.errors import ModelError
 from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.remote import agent as agent_module
-from headrace.serving.workers.remote.agent import Agent, AgentOptions
+from headrace.serving.workers.remote import files
+from headrace.serving.workers.remote.agent import Agent, AgentOptions, run_agent
 from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
+from headrace.serving.workers.remote.files import held_alone
 from headrace.serving.workers.remote.frames import Expect, Tensors
 from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import Address
@@ -172,3 +175,21 @@ def test_a_gateway_whose_session_cannot_be_made_is_told_at_once(
 
     play(scene, tmp_path)
     assert "a session cannot be opened" in caplog.text
+
+
+def test_an_agent_whose_folder_another_agent_has_is_refused_before_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HELD_S", 0.0)
+
+    def unready(host: str, port: int) -> None:
+        raise AssertionError("it listens")
+
+    options = AgentOptions(name="n0", host="127.0.0.1", port=0, secret=SECRET, cache=tmp_path)
+    with (
+        held_alone(tmp_path),
+        pytest.raises(ModelError, match=r"another agent keeps .* here\n  try    a --name"),
+    ):
+        asyncio.run(run_agent(options, unready))
+    with held_alone(tmp_path):
+        pass

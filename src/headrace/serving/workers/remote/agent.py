@@ -31,7 +31,7 @@ from headrace.serving.workers.affinity import cores_left
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
-from headrace.serving.workers.remote.files import DEFAULT_LIMIT_BYTES, FileStore
+from headrace.serving.workers.remote.files import DEFAULT_LIMIT_BYTES, FileStore, held_alone
 from headrace.serving.workers.remote.frames import (
     AnyRemoteFrame,
     Bye,
@@ -385,19 +385,20 @@ async def run_agent(options: AgentOptions, on_ready: Callable[[str, int], None])
     """Serve until SIGTERM or SIGINT; `on_ready` gets the address once it listens.
 
     Raises:
-        HeadraceError: it cannot listen, or keep files.
+        HeadraceError: it cannot listen, or keep files; or another agent keeps its own there.
     """
     import signal
 
-    agent = Agent(options)
-    host, port = agent.open()
-    loop = asyncio.get_running_loop()
-    serving = loop.create_task(agent.serve())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, serving.cancel)
-    on_ready(host, port)
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+    with held_alone(options.cache):
+        agent = Agent(options)
+        host, port = agent.open()
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(agent.serve())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, serving.cancel)
+        on_ready(host, port)
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
 
 
 def _now_us() -> int:

@@ -7,6 +7,7 @@ for the first time. So a file that differs, for whatever reason, is never loaded
 
     FOLDER/files/SHA256       read-only; a worker opens it by descriptor
     FOLDER/sets/KEY/NAME      weights beside a model under the names that it refers to: hard links
+    FOLDER/.lock              held by the agent whose folder it is: another would drop its files
 
 The folder holds at most so many bytes; those go first that were used longest ago. A worker that has
 a file open keeps it. Where the folder cannot be written, what it holds is used all the same.
@@ -14,6 +15,7 @@ a file open keeps it. Where the folder cannot be written, what it holds is used 
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -21,7 +23,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -103,6 +105,43 @@ def _not_kept(folder: Path, ref: FileRef, error: OSError, written_bytes: int = 0
         " files kept where there is more (`headrace agent --cache`, or HEADRACE_CACHE), or fewer of"
         " them (--cache-mb)"
     )
+
+
+HELD_S = 10.0
+"""An agent that was told to end has ended its workers by then."""
+_LOOK_S = 0.1
+
+
+@contextlib.contextmanager
+def held_alone(folder: Path) -> Iterator[None]:
+    """No other agent has the folder meanwhile; one that ends is waited for. A folder that cannot be
+    written is anybody's to read.
+
+    Raises:
+        ModelError: another agent has it.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # read-only, or of a file system without locks
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            held.callback(os.close, lock)
+            until_s = time.monotonic() + HELD_S
+            while not _locked(lock):
+                if time.monotonic() >= until_s:
+                    raise ModelError(
+                        f"{folder}: another agent keeps its model files here\n"
+                        "  try    a --name of its own for each agent of this machine, or a --cache"
+                    )
+                time.sleep(_LOOK_S)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FileStore:
