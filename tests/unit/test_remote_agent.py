@@ -180,16 +180,28 @@ def test_a_gateway_whose_session_cannot_be_made_is_told_at_once(
 def test_an_agent_whose_folder_another_agent_has_is_refused_before_it_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "HELD_S", 0.0)
+    monkeypatch.setattr(files, "ENDING_S", 0.0)
 
     def unready(host: str, port: int) -> None:
         raise AssertionError("it listens")
 
     options = AgentOptions(name="n0", host="127.0.0.1", port=0, secret=SECRET, cache=tmp_path)
     with (
-        held_alone(tmp_path),
-        pytest.raises(ModelError, match=r"another agent keeps .* here\n  try    a --name"),
+        held_alone([tmp_path]),
+        pytest.raises(ModelError, match=r"another agent keeps .* here\n  try    a --cache"),
     ):
         asyncio.run(run_agent(options, unready))
-    with held_alone(tmp_path):
+    with held_alone([tmp_path]):
         pass
+
+
+def test_agents_of_one_name_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ENDING_S", 0.0)
+    folders = [tmp_path / name for name in ("agent-n0", "agent-n0-2", "agent-n0-3")]
+    with held_alone(folders) as first, held_alone(folders) as second:
+        with held_alone(folders) as third:
+            assert [first, second, third] == folders
+        with held_alone(folders) as again:
+            assert again == third

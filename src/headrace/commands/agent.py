@@ -9,6 +9,9 @@ from headrace.commands.output import notices, print_line
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 from headrace.user_cache import MODEL_FILES_MB
 
+SPARES = tuple(f"-{number}" for number in range(2, 9))
+"""Agents of one name on one machine, of two clusters say, have a folder each."""
+
 
 def agent(
     name: Annotated[str, typer.Option(help="The plan's node that this machine is.")],
@@ -28,7 +31,9 @@ def agent(
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder for model files (default: agent-NAME in the cache folder)."),
+        typer.Option(
+            help="Folder for model files (default: agent-NAME in the cache folder, or agent-NAME-2 and so on where other agents have these)."
+        ),
     ] = None,
     cache_mb: Annotated[
         int, typer.Option(min=1, help="Most that this folder holds, in megabytes.")
@@ -94,12 +99,14 @@ def agent(
 
     check_name(name)
     listens, calls = agent_contexts(tls_cert, tls_key, tls_ca)
+    usual = [cache_folder() / f"agent-{name}{spare}" for spare in ("", *SPARES)]
     options = AgentOptions(
         name=name,
         host=host,
         port=port,
         secret=read_secret(secret_file),
-        cache=cache or cache_folder() / f"agent-{name}",
+        cache=cache or usual[0],
+        spare_caches=() if cache else tuple(usual[1:]),
         cache_bytes=cache_mb * 1_000_000,
         cores=_cores(cores, allowed_cores()),
         memory_bytes=worker_memory_mb and worker_memory_mb * 1_000_000,

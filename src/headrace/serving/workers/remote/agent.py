@@ -18,7 +18,7 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,8 @@ class AgentOptions:
     secret: bytes
     cache: Path
     """Folder for model files."""
+    spare_caches: tuple[Path, ...] = ()
+    """The first of these that is free is taken where another agent has `cache`."""
     cache_bytes: int = DEFAULT_LIMIT_BYTES
     cores: tuple[int, ...] = ()
     """That workers may be kept on; none: all that this process may use."""
@@ -385,12 +387,12 @@ async def run_agent(options: AgentOptions, on_ready: Callable[[str, int], None])
     """Serve until SIGTERM or SIGINT; `on_ready` gets the address once it listens.
 
     Raises:
-        HeadraceError: it cannot listen, or keep files; or another agent keeps its own there.
+        HeadraceError: it cannot listen, or keep files; or other agents have its folders.
     """
     import signal
 
-    with held_alone(options.cache):
-        agent = Agent(options)
+    with held_alone((options.cache, *options.spare_caches)) as cache:
+        agent = Agent(replace(options, cache=cache))
         host, port = agent.open()
         loop = asyncio.get_running_loop()
         serving = loop.create_task(agent.serve())

@@ -107,41 +107,56 @@ def _not_kept(folder: Path, ref: FileRef, error: OSError, written_bytes: int = 0
     )
 
 
-HELD_S = 10.0
-"""An agent that was told to end has ended its workers by then."""
+ENDING_S = 2.0
+"""So long an agent's folder may still be held by one that was told to end."""
 _LOOK_S = 0.1
 
 
 @contextlib.contextmanager
-def held_alone(folder: Path) -> Iterator[None]:
-    """No other agent has the folder meanwhile; one that ends is waited for. A folder that cannot be
-    written is anybody's to read.
+def held_alone(folders: Sequence[Path]) -> Iterator[Path]:
+    """The first of these folders that no other agent has, and none gets it meanwhile. A folder that
+    cannot be written is anybody's to read.
 
     Raises:
-        ModelError: another agent has it.
+        ModelError: others have them all.
     """
+    until_s = time.monotonic() + ENDING_S
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # read-only, or of a file system without locks
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            held.callback(os.close, lock)
-            until_s = time.monotonic() + HELD_S
-            while not _locked(lock):
-                if time.monotonic() >= until_s:
-                    raise ModelError(
-                        f"{folder}: another agent keeps its model files here\n"
-                        "  try    a --name of its own for each agent of this machine, or a --cache"
-                    )
-                time.sleep(_LOOK_S)
-        yield
+        for folder in folders:
+            lock = _lock_of(folder)
+            if lock is not None:
+                held.callback(os.close, lock)
+            if lock is None or _locked(lock, until_s):
+                yield folder
+                return
+        raise ModelError(
+            f"{folders[0]}: another agent keeps its model files here\n"
+            "  try    a --cache of its own for each agent of this machine"
+        )
 
 
-def _locked(descriptor: int) -> bool:
+def _lock_of(folder: Path) -> int | None:
+    """None: it is read-only, or of a file system without locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def _locked(lock: int, until_s: float) -> bool:
+    """Tried at least once."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks
+            return True
+        else:
+            return True
 
 
 class FileStore:
