@@ -32,7 +32,8 @@ def agent(
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for model files (default: agent-NAME in the cache folder, or agent-NAME-2 and so on where other agents have these)."
+            help="Folder for model files (default: agent-NAME in the cache folder, or agent-NAME-2"
+            " and so on where other agents have these)."
         ),
     ] = None,
     cache_mb: Annotated[
