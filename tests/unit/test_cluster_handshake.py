@@ -207,7 +207,16 @@ def test_addresses_are_read_and_what_is_none_is_named(tmp_path: Path) -> None:
         "b": None,
         "c": Address(host="::1", port=7070),
     }
-    for wrong in (["a"], ["=x:1"], ["a=x"], ["a=x:y"], ["a=:1"], ["a=x:70000"], ["a=l:1", "a=l:2"]):
+    for wrong in (
+        ["a"],
+        ["=x:1"],
+        ["a=x"],
+        ["a=x:y"],
+        ["a=:1"],
+        ["a=x:70000"],
+        ["a=l:1", "a=l:2"],
+        ["a=x..y:1"],
+    ):
         with pytest.raises(DocumentError, match="--node"):
             parse_nodes(wrong)
     path = tmp_path / "agents.yaml"
@@ -221,6 +230,7 @@ def test_addresses_are_read_and_what_is_none_is_named(tmp_path: Path) -> None:
         "nodes: {a: 1}",
         "nodes: {'a b': 'x:1'}",
         "nodes: {a: x}",
+        f"nodes: {{a: '{'x' * 64}:1'}}",
     ):
         path.write_text(text)
         with pytest.raises(DocumentError, match=r"agents\.yaml"):

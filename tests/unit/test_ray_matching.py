@@ -1,8 +1,10 @@
 """Which node of a plan is which of the cluster, and the cluster part of a problem, without Ray."""
 
+import re
 import socket
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -180,6 +182,19 @@ def test_the_cluster_part_is_read_as_a_problem(tmp_path: Path) -> None:
 def test_without_the_package_the_step_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ClusterError, match=r"pip install 'headrace\[ray\]'"), connected():
+        pass
+
+
+@pytest.mark.parametrize("host", ["a..b", "../..", "x" * 64])
+def test_an_address_that_no_host_can_have_is_refused_with_its_option(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    ray = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(__import__("sys").modules, "ray", ray)
+    with (
+        pytest.raises(ClusterError, match=rf"--address {re.escape(host)}:6379: no Ray"),
+        connected(f"{host}:6379"),
+    ):
         pass
 
 

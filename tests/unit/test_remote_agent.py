@@ -205,3 +205,12 @@ def test_agents_of_one_name_have_a_folder_each(
             assert [first, second, third] == folders
         with held_alone(folders) as again:
             assert again == third
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_an_agent_refuses_to_listen_under_a_name_that_no_host_can_have(
+    tmp_path: Path, host: str
+) -> None:
+    agent = Agent(AgentOptions(name="n0", host=host, port=0, secret=SECRET, cache=tmp_path))
+    with pytest.raises(HandshakeError, match=f"cannot listen on {host}:0: .*label"):
+        agent.open()

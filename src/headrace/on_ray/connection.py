@@ -82,7 +82,7 @@ def _answering(asked: str) -> str:
     try:
         with socket.create_connection((host, int(port)), PROBE_S):
             pass
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
         raise ClusterError(_refused(asked, error)) from error
     return f"{host}:{port}"
 

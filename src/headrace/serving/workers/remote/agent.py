@@ -119,9 +119,10 @@ class Agent:
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listener = socket.create_server((host, port), family=family, backlog=128)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
+            why = error.strerror if isinstance(error, OSError) else error
             raise HandshakeError(
-                f"agent: cannot listen on {host}:{port}: {error.strerror}\n"
+                f"agent: cannot listen on {host}:{port}: {why}\n"
                 "  try    another --port (0: any free one), or an address of this machine"
             ) from error
         self._listener.setblocking(False)

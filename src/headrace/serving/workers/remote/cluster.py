@@ -120,6 +120,12 @@ def parse_address(text: str, where: str) -> Address | None:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise DocumentError(f"{where}: {text!r} is no address; needs HOST:PORT or `{LOCAL}`")
+    try:
+        host.encode("idna")  # As whoever looks it up does.
+    except UnicodeError as error:
+        raise DocumentError(
+            f"{where}: {text!r} is no address: no host can have such a name"
+        ) from error
     return Address(host=host, port=int(port))
 
 
