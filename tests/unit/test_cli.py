@@ -363,6 +363,17 @@ def test_memory_in_which_no_worker_starts_is_refused(run: Run, command: list[str
     assert (code, "--worker-memory-mb" in err and "128" in err) == (2, True), err
 
 
+@pytest.mark.parametrize("nothing", ["", "."])
+def test_trace_of_an_empty_name_says_what_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    code, _, err = run("trace", nothing)
+
+    assert (code, ".: cannot read an event log: Is a directory" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_has_no_letter_for_a_dash_gets_another(encoding: str) -> None:
     program = Path(sys.executable).parent / "headrace"

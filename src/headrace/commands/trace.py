@@ -36,7 +36,7 @@ def trace(
     from headrace.domain.epochs import EpochLog, check_one_run, joined
     from headrace.reporting.timeline import write_timeline
 
-    target = out if out is not None else events[0].with_name(f"{events[0].name}.trace.json")
+    target = out if out is not None else Path(f"{events[0]}.trace.json")
     check_writable(target, *events)
     # The log of a server that was killed is the one that is wanted most.
     logs = [EpochLog(*read_event_log(path, allow_cut_short=True)) for path in events]
