@@ -82,7 +82,7 @@ class _Builder:
         for name_node, value in node.value:
             if not isinstance(name_node, yaml.ScalarNode):
                 raise self._refuse(name_node, "has a field whose name is not plain text")
-            name = name_node.value
+            name = self._text(name_node)
             if name_node.tag == _TAG + "merge":
                 raise self._refuse(name_node, "merges with `<<`; write the fields out")
             if name in result:
@@ -91,7 +91,7 @@ class _Builder:
         return result
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        text = node.value
+        text = self._text(node)
         if node.style in ("'", '"', "|", ">"):
             return text
         if node.tag not in _PLAIN_TAGS:
@@ -111,6 +111,16 @@ class _Builder:
         if text.lower().lstrip("+-") in {".nan", ".inf"}:
             raise self._refuse(node, f"{text} is not a number that a document may hold")
         return text
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        """Its text, with the halves joined of a character that JSON escapes in two."""
+        text: str = node.value
+        if text.isascii():
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise self._refuse(node, "holds a lone surrogate, which is no character") from error
 
     def _refuse(self, node: yaml.Node, why: str) -> DocumentError:
         return DocumentError(f"{self.path}, line {node.start_mark.line + 1}: {why}")
