@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from onnx import helper
 
 from headrace import planning
 from headrace.catalog.onnx_graph import load_graph
@@ -15,13 +16,13 @@ from headrace.domain.profile import Profile
 from headrace.profiling.calibration import block_ratios
 from headrace.profiling.devices import DEVICES
 from headrace.profiling.estimate import EstimateOptions, estimate_model
-from headrace.profiling.estimate_error import error_fraction
+from headrace.profiling.estimate_error import CLASS_ERROR, error_fraction
 from headrace.profiling.kernels import KernelGraph
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.roofline import SHARE_LOSS, Work, kernel_seconds, tabulate
 from headrace.verify import verify
-from helpers.onnx_models import chain_model, residual_model, saved
+from helpers.onnx_models import add_one_model, chain_model, residual_model, saved
 from helpers.problems import make_problem
 from helpers.pt2_archives import chain_archive, write_archive
 
@@ -98,6 +99,20 @@ def test_the_bar_is_wider_for_what_is_less_known(model: Path, tmp_path: Path) ->
     assert known < error_fraction(convolutions, DEVICES["L4"], whole=False)
     assert known < error_fraction(convolutions, DEVICES["cpu"])
     assert known < error_fraction(products, DEVICES["L4"])
+
+
+def test_a_model_that_only_passes_tensors_on_is_not_said_to_be_known_exactly(
+    tmp_path: Path,
+) -> None:
+    model = add_one_model()
+    model.graph.node[0].CopyFrom(helper.make_node("Identity", ["x"], ["y"]))
+    path = saved(model, tmp_path / "m.onnx")
+
+    told = estimate_model(path, EstimateOptions(devices=("L4", "T4"), blocks=1)).provenance
+
+    bar = CLASS_ERROR["memory"]
+    assert told.error_fraction == bar
+    assert told.notes[-1] == f"1 of T4: estimated, +-{bar:.0%} of a whole model's latency"
 
 
 def test_it_extends_a_measured_profile_by_devices_with_the_same_blocks(

@@ -45,7 +45,10 @@ def error_fraction(work: Work, device: DeviceFigures, *, whole: bool = True) -> 
         whole: a slot is a whole device, not a share of one.
     """
     seconds = kernel_seconds(work, device).sum(axis=1)
-    spent = np.bincount(work.kinds, weights=seconds, minlength=len(CLASSES)) / seconds.sum()
+    by_class = np.bincount(work.kinds, weights=seconds, minlength=len(CLASSES))
+    if not by_class.any():  # No kernel: its tensors are passed on, by whoever runs it.
+        by_class[CLASSES.index("memory")] = 1.0
+    spent = by_class / by_class.sum()
     error = sum(CLASS_ERROR[kind] * float(part) for kind, part in zip(CLASSES, spent, strict=True))
     if device.name == CPU:
         error += CPU_ERROR
