@@ -140,3 +140,17 @@ def test_the_size_of_weights_comes_from_their_shape() -> None:
     assert tensor_bytes(numpy_helper.from_array(np.zeros(7, np.int64))) == 56
     assert tensor_bytes(TensorProto(data_type=TensorProto.INT4, dims=[3, 5])) == 8
     assert tensor_bytes(TensorProto(data_type=TensorProto.BFLOAT16, dims=[3, 5])) == 30
+
+
+@pytest.mark.parametrize("dims", [[0, 4], [2, 17], [7]])
+def test_weights_of_another_size_than_their_shape_are_refused(
+    tmp_path: Path, dims: list[int]
+) -> None:
+    """As in a damaged file: of size 0, the model would seem to cost nothing."""
+    model = add_one_model()
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(32, np.float32), "one"))
+    model.graph.initializer[0].dims[:] = dims
+
+    said = refusal(saved(model, tmp_path / "m.onnx"))
+
+    assert f"m.onnx: weights 'one' of shape {dims} hold 128 bytes, need " in said

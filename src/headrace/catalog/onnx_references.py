@@ -1,4 +1,4 @@
-"""References of a model to weights in other files, checked and written in one form."""
+"""A model's weights: of their size where they are, and references to other files in one form."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FOLDABLE_BYTES = 4096
 
 
 def check_references(path: Path, model: Any) -> ExternalWeights | None:
-    """Check all references to weights of a parsed model, and write them in one form.
+    """Check all weights of a parsed model, and write references to other files in one form.
 
     Tensors of at most `FOLDABLE_BYTES` are read into the model: they may hold shapes.
 
@@ -32,13 +32,15 @@ def check_references(path: Path, model: Any) -> ExternalWeights | None:
         What it refers to; None: nothing.
 
     Raises:
-        ModelError: a reference leads out of the model's folder, or to what is not there.
+        ModelError: a reference leads out of the model's folder, or to what is not there; or
+            weights in the model are larger or smaller than their shape says.
     """
     folder = Path(os.path.abspath(path)).parent
     with ExitStack() as stack:
         opened: dict[str, BufferedReader] = {}
         for tensor in _tensors(model):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
+                _check_size(path, tensor)
                 continue
             stated = {entry.key: entry.value for entry in tensor.external_data}
             name = stated.get("location", "")
@@ -65,6 +67,18 @@ def _tensors(message: Any) -> Iterator[Any]:
                 yield inner
             else:
                 yield from _tensors(inner)
+
+
+def _check_size(path: Path, tensor: Any) -> None:
+    """Of data in the model, where they are bytes; ONNX Runtime refuses others, without the file."""
+    if not tensor.HasField("raw_data") or not has_fixed_size(tensor):
+        return
+    held, needed = len(tensor.raw_data), tensor_bytes(tensor)
+    if held != needed:
+        raise ModelError(
+            f"{path}: weights {tensor.name[:200]!r} of shape {list(tensor.dims)[:16]} hold"
+            f" {held:,} bytes, need {needed:,}; fetch or export the model again"
+        )
 
 
 def _range(
