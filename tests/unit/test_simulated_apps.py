@@ -4,6 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from headrace.dispatch.apps.app_dispatcher import (
     AppRun,
@@ -14,7 +15,7 @@ from headrace.dispatch.apps.app_dispatcher import (
 )
 from headrace.dispatch.topology import Topology
 from headrace.domain.app import FanOut
-from headrace.domain.errors import DocumentError
+from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.metrics import Summary
@@ -169,6 +170,17 @@ def test_headroom_for_poisson_arrivals_attains_with_other_arrivals_too() -> None
     assert room.premium > 0
     assert attained(room.plan, problem.profiles, "poisson", 99, requests=4_000) >= 0.985
     assert "simulated (poisson" in room.plan.options.margin_reason
+
+
+def test_a_plan_that_deploys_what_its_app_has_not_is_refused() -> None:
+    plan, problem = planned()
+    app = plan.apps[0].app.name
+    astray = replace(plan.deployments[0], module="gone")
+
+    with pytest.raises(PlanError, match=f"app '{app}': has no module 'gone'"):
+        simulate_apps(
+            replace(plan, deployments=(astray, *plan.deployments[1:])), problem.profiles, ()
+        )
 
 
 def test_headroom_needs_an_app() -> None:

@@ -11,7 +11,7 @@ from headrace.domain.base import (
     Version,
     is_name,
 )
-from headrace.domain.errors import DocumentError
+from headrace.domain.errors import DocumentError, PlanError
 
 Distribution = Literal["fixed", "poisson", "geometric", "empirical"]
 
@@ -112,7 +112,17 @@ class App(Record, frozen=True, kw_only=True):
         topological_order(names, self.edges, where)
 
     def module(self, name: str) -> Module:
-        return next(module for module in self.modules if module.name == name)
+        """
+        Raises:
+            PlanError: it has no such module.
+        """
+        for module in self.modules:
+            if module.name == name:
+                return module
+        raise PlanError(
+            f"app {self.name!r}: has no module {name!r}, which the plan deploys; check it with"
+            " `headrace verify`"
+        )
 
     def module_rate_rps(self, name: str) -> float:
         """Calls of this module per second."""
