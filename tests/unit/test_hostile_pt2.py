@@ -93,6 +93,15 @@ def test_an_entry_that_reaches_beyond_the_file_is_refused(tmp_path: Path) -> Non
     assert "truncated or damaged" in refusal(path)
 
 
+def test_an_archive_that_lost_bytes_inside_is_refused(tmp_path: Path) -> None:
+    """So that its directory says that entries begin before the file does."""
+    path = write_archive(tmp_path / "m.pt2", chain_archive())
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + content[102:])
+    assert "m.pt2: 'model/" in (said := refusal(path))
+    assert "truncated or damaged" in said
+
+
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "m.pt2", chain_archive(), zipfile.ZIP_DEFLATED)
     assert "compressed" in refusal(path)
@@ -114,6 +123,15 @@ def _weight_size(entries: Entries, value: int) -> None:
 
 def _last(entries: Entries, node: dict[str, Any]) -> None:
     _nodes(entries)[-1] = node
+
+
+def _without_gradients(entries: Entries, given: dict[str, Any]) -> None:
+    """A subgraph in which gradients are switched off, as the last node."""
+    graph = entries["models/model.json"]["graph_module"]["graph"] | {"nodes": []}
+    arguments = ({"as_bool": False}, {"as_graph": {"graph": graph}}, given)
+    inputs = [{"name": "", "arg": argument, "kind": 1} for argument in arguments]
+    target = "torch.ops.higher_order.wrap_with_set_grad_enabled"
+    _last(entries, call("tanh.default", [], ["y2"]) | {"target": target, "inputs": inputs})
 
 
 def _a_million_nodes(entries: Entries) -> None:
@@ -154,6 +172,10 @@ HOSTILE: dict[str, tuple[Callable[[Entries], object], str]] = {
     "a value that nothing makes": (
         lambda e: _last(e, call("tanh.default", ["nowhere"], ["y2"])),
         "before anything makes it",
+    ),
+    "a subgraph of a number": (
+        lambda e: _without_gradients(e, {"as_int": 1}),
+        "contradicts itself",
     ),
     "a size of 2^62": (lambda e: _sizes(e, 2**62), "a size of"),
     "a negative size": (lambda e: _sizes(e, -1), "a size of"),

@@ -167,13 +167,14 @@ def _entries(path: Path, file: BufferedReader) -> dict[str, Range]:
 
 def _content(path: Path, file: BufferedReader, info: zipfile.ZipInfo, size: int) -> Range:
     """Where an entry's bytes are, proven to lie within the file."""
-    file.seek(info.header_offset)
+    # Negative where bytes inside the archive are lost: zipfile counts from its end.
+    file.seek(max(0, info.header_offset))
     header = file.read(_LOCAL_HEADER_BYTES)
     plain = info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
     whole = len(header) == _LOCAL_HEADER_BYTES and header.startswith(_LOCAL_HEADER)
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     at = Range(info.header_offset + _LOCAL_HEADER_BYTES + names, info.file_size)
-    if not plain or not whole or at.offset + at.length > size:
+    if not plain or not whole or info.header_offset < 0 or at.offset + at.length > size:
         why = "truncated or damaged" if plain else "compressed or encrypted"
         raise ModelError(
             f"{path}: {info.filename[:200]!r} in it is {why}; fetch the file or export it again"

@@ -131,13 +131,23 @@ def flattened(nodes: Iterable[Node]) -> list[Call]:
             calls.append(Call(target=node.target, arguments=node.inputs, writes=writes))
             continue
         graph = msgspec.convert(node.inputs[1].arg["as_graph"]["graph"], Graph)
-        given = [next(names_in(argument.arg)) for argument in node.inputs[2:]]
-        inner = [next(names_in(value)) for value in graph.inputs]
+        given = [_name(argument.arg) for argument in node.inputs[2:]]
+        inner = [_name(value) for value in graph.inputs]
         renamed = dict(zip(inner, given, strict=True))
-        results = [next(names_in(value)) for value in graph.outputs]
+        results = [_name(value) for value in graph.outputs]
         renamed |= dict(zip(results, writes, strict=True))
         calls.extend(_renamed(call, renamed) for call in flattened(graph.nodes))
     return calls
+
+
+def _name(value: dict[str, Any]) -> str:
+    """The first that it has.
+
+    Raises:
+        ValueError: it has none.
+    """
+    name, *_ = names_in(value)
+    return name
 
 
 def _written(output: dict[str, Any]) -> list[str]:
