@@ -61,6 +61,25 @@ def test_names_versions_and_objectives_are_carried_over(repository: Path) -> Non
     assert f"{repository}/plus/3/model.onnx --name plus --device cpu --max-batch 4" in commands[1]
 
 
+def test_the_problem_may_lie_in_the_repository_and_is_made_again(repository: Path) -> None:
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16", more=QUEUE))
+    out = str(repository / "problem.yaml")
+
+    for _ in range(2):
+        code, found, said = run(repository, "-o", out)
+        assert (code, found.get("problem")) == (0, out), said
+
+
+@pytest.mark.parametrize("name", ["gone", "x" * 300])
+def test_a_repository_that_cannot_be_read_is_named(repository: Path, name: str) -> None:
+    (repository / "out").mkdir()
+    (repository / "out" / "problem.yaml").write_text("of before")
+
+    code, _, said = run(repository / name)
+
+    assert (code, f"{name}: cannot be read: " in said) == (1, True), said
+
+
 def test_what_is_not_carried_over_is_named_in_the_answer_and_in_the_file(repository: Path) -> None:
     more = (
         "instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]\n"

@@ -1,6 +1,8 @@
 """`headrace import triton`: a model repository as a problem file."""
 
+import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,8 +62,7 @@ def import_triton(
     from headrace.catalog.triton.repository import read_repository
     from headrace.catalog.whole_file import check_writable
 
-    # What is there may be what is read.
-    check_writable(out, *(repository.rglob("*") if out.exists() else ()))
+    check_writable(out, *(_read_below(repository) if os.path.exists(out) else ()))
     kind, count = _device(device)
     wanted = Wanted(
         device=kind,
@@ -87,6 +88,14 @@ def import_triton(
     served = f"headrace serve {quoted(plan)}" + (f" --app {quoted(app_file)}" if app_file else "")
     next_step(f"{found['profile_commands'][0]}   (and the others printed above)")
     next_step(f"headrace plan {quoted(out)} -o {quoted(plan)}, then {served}")
+
+
+def _read_below(repository: Path) -> Iterator[Path]:
+    """Files that may be read: those in folders of models. Of a folder that cannot be read there
+    are none, and `read_repository` says why."""
+    for folder, _, names in os.walk(repository):
+        if Path(folder) != repository:
+            yield from (Path(folder, name) for name in names)
 
 
 def _is_changed(app_file: Path, imported: "Imported") -> bool:
@@ -119,8 +128,6 @@ def _by_model(option: str, given: list[str] | None) -> dict[str, float]:
 
 
 def _device(text: str) -> tuple[str, int]:
-    import os
-
     from headrace.domain.base import is_name
 
     kind, equals, count = text.partition("=")
