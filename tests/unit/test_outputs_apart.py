@@ -163,9 +163,9 @@ def test_that_a_log_could_be_written_is_found_without_a_trace(tmp_path: Path) ->
     check_event_log(tmp_path / "run.events")
 
     assert list(tmp_path.iterdir()) == []
-    for nowhere in (tmp_path, tmp_path / "no-folder" / "run.events"):
+    for nowhere in (tmp_path, tmp_path / "no-folder" / "run.events", tmp_path / ("x" * 300)):
         with pytest.raises(DocumentError, match="cannot write an event log"):
-            check_event_log(nowhere)
+            check_event_log(nowhere, tmp_path / "read")
 
 
 def test_events_that_nobody_keeps_may_be_written_by_several() -> None:

@@ -14,6 +14,8 @@ from headrace.catalog.onnx_graph import read_model_bytes
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.source import MAX_DOCUMENT_BYTES, read_bounded
 from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.load.payload import example_files
+from headrace.profiling.cache import cached_profile
 from headrace.serving.changes.vetting import VettingError, vet
 from headrace.serving.front.access import read_or_create_token
 from headrace.simulation.offered.arrivals import from_file
@@ -82,3 +84,11 @@ def test_a_pipe_as_the_next_plan_of_a_server_is_refused_at_once(tmp_path: Path) 
 
     with pytest.raises(VettingError, match="is a pipe"):
         asyncio.run(vet(tmp_path / "plan.json", "emulated", None))
+
+
+def test_what_cannot_be_looked_at_is_neither_a_folder_nor_kept(tmp_path: Path) -> None:
+    """Who reads it or writes it then says why."""
+    long = tmp_path / ("x" * 300)
+
+    assert example_files([long]) == [long]
+    assert cached_profile(long, "m", "m.onnx") is None

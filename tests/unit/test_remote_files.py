@@ -202,8 +202,9 @@ def test_what_is_no_hash_names_no_file(tmp_path: Path, sha256: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="--cache"):
-        FileStore(tmp_path / "file")
+    for folder in ("file", "x" * 300):
+        with pytest.raises(ModelError, match=f"{folder}: model files cannot be kept.*--cache"):
+            FileStore(tmp_path / folder)
 
 
 def test_what_a_folder_holds_is_used_where_it_can_no_longer_be_written(tmp_path: Path) -> None:

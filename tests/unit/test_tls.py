@@ -438,6 +438,10 @@ def test_files_that_cannot_be_used_are_said_before_anything_is_started(
         (TlsFiles(certificate=text, key=text), "cannot be used"),
         (TlsFiles(certificate=tmp_path / "none", key=server.key), "cannot be used"),
         (
+            TlsFiles(certificate=server.certificate, key=tmp_path / ("x" * 300)),
+            "cannot be used: .*File name too long",
+        ),
+        (
             TlsFiles(certificate=server.certificate, key=server.key, client_authority=text),
             "--tls-client-ca",
         ),

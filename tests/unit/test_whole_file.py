@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog.whole_file import alone_in, check_writable, whole_file
+from headrace.catalog.whole_file import alone_in, check_apart, check_writable, whole_file
 from headrace.domain.errors import DocumentError
 from helpers.locks import others_wait
 
@@ -59,6 +59,28 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
     for path, why in (("file/below", "Not a directory"), (".", "Is a directory")):
         with pytest.raises(DocumentError, match=f"cannot be written: {why}"):
             check_writable(tmp_path / path)
+
+
+def test_a_name_that_no_file_can_have_cannot_be_written_and_is_no_other_file(
+    tmp_path: Path,
+) -> None:
+    source, long = tmp_path / "source", tmp_path / ("x" * 300)
+    source.write_bytes(b"")
+
+    with pytest.raises(DocumentError, match="xxx: cannot be written: File name too long"):
+        check_writable(long, source)
+    check_writable(source, long)  # Reading it says why.
+    check_apart(long, source)
+
+
+def test_a_file_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+
+    check_writable(path)
+    with whole_file(path) as file:
+        file.write(b"new")
+
+    assert path.read_bytes() == b"new"
 
 
 def test_a_name_in_a_working_folder_that_is_gone_cannot_be_written(

@@ -31,7 +31,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".{target.name}.{token_hex(8)}"
+        # Its own name may have all of 255 bytes.
+        temporary = target.parent / f".{target.name[:50]}.{token_hex(8)}"
         # As readable as any other new file; the system takes the umask off, which cannot be asked
         # for without setting it, for all threads.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -102,9 +103,9 @@ def check_writable(path: Path, *read: Path) -> None:
         DocumentError: it cannot be written there, or is one of those files.
     """
     check_apart(path, *read)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        return  # A pipe or a device, where to open it is to write.
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            return  # A pipe or a device, where to open it is to write.
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -122,8 +123,10 @@ def check_apart(path: Path, *read: Path) -> None:
         DocumentError: the path is one of those files.
     """
     for source in read:
-        # By what they are, not by name: links too.
-        if path.is_file() and source.is_file() and path.samefile(source):
+        # By what they are, not by name: links too. What cannot be looked at, since its name is too
+        # long or its folder closed, is none of them (os.path: False); who opens it says why.
+        there = os.path.isfile(path) and os.path.isfile(source)
+        if there and path.samefile(source):
             raise DocumentError(
                 f"{path}: would be replaced by what is made of it; name another file to write"
             )

@@ -1,6 +1,7 @@
 """What a load run sends: Open Inference Protocol v2 requests, encoded once and reused."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,7 +219,7 @@ def example_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):  # nor what cannot be looked at, of which reading it says why
             found.append(path)
             continue
         try:

@@ -1,5 +1,6 @@
 """Profiles that were measured before, kept by what they depend on."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def cache_path(
 
 def cached_profile(path: Path, model: str, model_path: str) -> Profile | None:
     """The profile kept at `path` under the name and place asked for now; None: not measured yet."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # or not to be looked at, of which `check_store` says why
         return None
     try:
         profile = read_profile(path)

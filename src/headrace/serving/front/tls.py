@@ -28,11 +28,12 @@ class TlsFiles:
         context.verify_flags = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).verify_flags
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols([alpn])
-        if self.key.is_file() and self.key.stat().st_mode & 0o077:
-            raise AccessError(
-                f"serve: --tls-key {self.key}: others can read it\n  try    chmod 600 {self.key}"
-            )
         try:
+            if self.key.is_file() and self.key.stat().st_mode & 0o077:
+                raise AccessError(
+                    f"serve: --tls-key {self.key}: others can read it\n"
+                    f"  try    chmod 600 {self.key}"
+                )
             context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
         except (OSError, ssl.SSLError, _EncryptedKeyError) as error:
             raise AccessError(

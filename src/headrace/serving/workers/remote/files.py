@@ -24,6 +24,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -290,7 +291,8 @@ class FileStore:
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _held(self) -> list[Path]:
-        return [path for path in self._files.glob("*") if _SHA256.fullmatch(path.name)]
+        names = glob("*", root_dir=self._files)  # None where it cannot be looked into.
+        return [self._files / name for name in names if _SHA256.fullmatch(name)]
 
     def _make_room(self, wanted_bytes: int) -> None:
         """Drop what was used longest ago."""
