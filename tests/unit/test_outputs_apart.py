@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter, check_event_log
-from headrace.catalog.whole_file import check_writable
+from headrace.catalog.whole_file import check_distinct, check_writable
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.problem import ProfileRef
@@ -125,6 +125,32 @@ def test_nor_is_what_stands_behind_what_it_reads(run: Run, folder: Path, command
 
     assert (code, "would be replaced by what is made of it" in said) == (2, True), said
     assert {path: path.read_bytes() for path in files} == before
+
+
+TWICE = {
+    "profile": ["profile", "m.onnx", "-o", "new.json", "--plot", "./new.json"],
+    "interfere": ["interfere", "p.json", "q.json", "-o", "new.json", "--pairs", "new.json"],
+    "interfere, by another name": [
+        *("interfere", "p.json", "q.json"),
+        *("-o", "old.json", "--pairs", "link.json"),
+    ],
+}
+
+
+@pytest.mark.parametrize("command", TWICE)
+def test_of_two_results_none_replaces_the_other(run: Run, folder: Path, command: str) -> None:
+    (folder / "old.json").write_text("of before")
+    (folder / "link.json").symlink_to("old.json")
+
+    code, said = run(*TWICE[command])
+
+    assert (code, "is to hold two results; name another file for one" in said) == (2, True), said
+    assert not (folder / "new.json").exists()
+    assert (folder / "old.json").read_text() == "of before"
+
+
+def test_what_is_no_file_takes_several_results() -> None:
+    check_distinct(Path(os.devnull), Path(os.devnull))
 
 
 def test_a_result_may_replace_the_result_of_before(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import combinations
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
@@ -130,3 +131,15 @@ def check_apart(path: Path, *read: Path) -> None:
             raise DocumentError(
                 f"{path}: would be replaced by what is made of it; name another file to write"
             )
+
+
+def check_distinct(*written: Path) -> None:
+    """Refuse results of which one would replace another. What is no ordinary file takes several.
+
+    Raises:
+        DocumentError: two of them have one name, over links too.
+    """
+    for path, other in combinations(written, 2):
+        takes_both = os.path.exists(path) and not os.path.isfile(path)
+        if os.path.realpath(path) == os.path.realpath(other) and not takes_both:
+            raise DocumentError(f"{path}: is to hold two results; name another file for one")

@@ -88,7 +88,7 @@ def interfere(
     [dim]headrace interfere a.profile.json b.profile.json -o cpu.interference.json[/dim]
     """
     from headrace.catalog.documents import read_profile, write_document
-    from headrace.catalog.whole_file import check_writable
+    from headrace.catalog.whole_file import check_distinct, check_writable
     from headrace.executors.table import measurement
     from headrace.profiling.interference import FORMS, WITHOUT_SENSITIVITY, document_of
     from headrace.profiling.pairs_file import write_pairs
@@ -97,8 +97,10 @@ def interfere(
 
     how = measurement(device)
     sizes, [part] = parse_sizes(batch_sizes), parse_shares([share])
-    for target in (out, *([pairs] if pairs else [])):
+    targets = (out, *([pairs] if pairs else []))
+    for target in targets:
         check_writable(target, *profiles)
+    check_distinct(*targets)
     read = [read_profile(path) for path in profiles]
     _check_models([profile.model for profile in read])
     known = [

@@ -224,7 +224,7 @@ def profile(
     [dim]headrace profile recogniser.onnx --cluster ray -o recogniser.profile.json[/dim]
     """
     from headrace.catalog.documents import write_document
-    from headrace.catalog.whole_file import check_writable
+    from headrace.catalog.whole_file import check_distinct, check_writable
     from headrace.commands.profile_besides import step_s, with_besides
     from headrace.commands.profile_on_ray import profile_on_ray
     from headrace.commands.profile_values import (
@@ -262,6 +262,7 @@ def profile(
         require_measurable(measurement(here), "onnx")
     if plot is not None:
         check_writable(plot, *sources)
+        check_distinct(target, plot)
         check_plots()
     options = ProfileOptions(
         device=here if cluster is None else "cpu",
