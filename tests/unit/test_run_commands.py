@@ -196,7 +196,10 @@ def test_simulate_takes_arrivals_from_a_file_whole(
         (["--rps", "1", "--load-factor", "1"], "not both"),
         (["--rps", "1", "--model", "n"], "it has: m"),
         (["--rps", "1", "--policy", "prayer"], "prayer"),
-        (["--rps", "0"], "must be positive"),
+        (["--rps", "0"], "--rps 0: must be positive and finite"),
+        (["--rps", "inf"], "--rps inf: must be positive and finite"),
+        (["--load-factor", "-1"], "--load-factor -1: must be positive and finite"),
+        (["--rps", "1", "--duration-s", "inf"], "--duration-s inf: must be positive and finite"),
         (["--rps", "1", "--arrivals", "bursty"], "bursty"),
         (["--rps", "1", "--slower", "much"], "expected a factor"),
         (["--rps", "1", "--slower", "h100=2"], "no device type, slot or stage 'h100'"),
@@ -243,7 +246,7 @@ def test_a_rehearsal_without_load_is_refused(run: Run, plan_path: Path) -> None:
     code, _, err = run("rehearse", str(plan_path), "--load-factor", "0")
 
     assert code == 2
-    assert "a rehearsal needs a load above 0" in err
+    assert "--load-factor 0: must be positive and finite" in err
 
 
 @pytest.mark.parametrize("name", ["plan [v2].json", "run[/plan].json", "plan[draft].json"])

@@ -4,6 +4,7 @@ Without a rate they offer what the problem asks for: every model its own `rate_r
 `DEFAULT_LOAD_FACTOR` of its planned throughput where the problem states none, all at once.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def offered_rates(
     """Model -> requests per second; all 0 where a file of arrivals brings its own rate.
 
     Raises:
-        DocumentError: two rates, or none and none is known.
+        DocumentError: two rates, one that is none, or none and none is known.
         PlanError: there is no such `model`.
     """
     if model is not None:
@@ -73,6 +74,8 @@ def offered_rates(
         offers = {model: offers[model]}
     if rps is not None and load_factor is not None:
         raise DocumentError("give --rps or --load-factor, not both")
+    _check_positive("--rps", rps)
+    _check_positive("--load-factor", load_factor)
     if rps is not None:
         return split_rate(rps, {name: offer.weight for name, offer in offers.items()})
     if load_factor is None and not is_generated(source):
@@ -111,11 +114,24 @@ def offered_arrivals(
     """The arrivals, and for how long they are offered where the options say so.
 
     A file is taken whole unless a duration cuts it; its span is estimated from its arrivals.
+
+    Raises:
+        DocumentError: such a duration there is not; or `arrivals_for` refuses.
     """
     if not is_generated(source):
         whole_s = float("inf") if duration_s is None else duration_s
         if not whole_s > 0:
             raise DocumentError(f"--duration-s {whole_s:g}: expected more than 0 seconds")
         return arrivals_for(source, rates_rps, whole_s, seed), None
+    _check_positive("--duration-s", duration_s)
     duration_s = DEFAULT_DURATION_S if duration_s is None else duration_s
     return arrivals_for(source, rates_rps, duration_s, seed), round(duration_s * 1e6)
+
+
+def _check_positive(option: str, value: float | None) -> None:
+    """
+    Raises:
+        DocumentError: it is given, and no finite number above 0.
+    """
+    if value is not None and not 0 < value < math.inf:
+        raise DocumentError(f"{option} {value:g}: must be positive and finite")

@@ -174,7 +174,8 @@ def expected_count(rate_rps: float, duration_s: float) -> float:
     """
     if not (0 < rate_rps < math.inf and 0 < duration_s < math.inf):
         raise DocumentError(
-            f"arrivals: rate ({rate_rps} rps) and duration ({duration_s} s) must be positive"
+            f"arrivals: rate ({rate_rps} rps) and duration ({duration_s} s) must be positive and"
+            " finite"
         )
     expected = rate_rps * duration_s
     if expected > MAX_ARRIVALS:
