@@ -76,6 +76,19 @@ def test_an_operator_that_is_not_there_is_said_with_the_file_and_what_to_do(tmp_
     assert "  try    an export with operators and an opset that" in said
 
 
+def test_a_model_that_the_runtime_refuses_only_as_a_whole_is_said_with_its_file(
+    tmp_path: Path,
+) -> None:
+    """Its output is its input: what is left of it runs, and its whole file does not."""
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = exported((product,), ["N", 4], constants={"w": np.ones((2, 8), np.float32)})
+    model.graph.output[0].CopyFrom(model.graph.input[0])
+
+    said = refusal(model, tmp_path)
+
+    assert "m.onnx: ONNX Runtime cannot open the model: Node () Op (MatMul)" in said
+
+
 @pytest.mark.parametrize("shape", [["N", 4], ["N", "tokens", 4]])
 def test_a_file_of_a_later_format_is_said_in_one_line(
     shape: list[int | str], tmp_path: Path

@@ -40,7 +40,7 @@ from headrace.domain.profile import Block
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Measurement, OpenedModel, held_together
 from headrace.executors.onnx_session import first_line
-from headrace.executors.table import reference
+from headrace.profiling.item_shapes import open_content
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
 from headrace.profiling.quantisation import quantisation
@@ -231,7 +231,7 @@ def _run_whole(
     of what shape they are, and why it does not run with them."""
     alone = graph.format == "onnx" and graph.weights is None
     content = read_model_bytes(graph.path) if alone else whole_model(graph)
-    session = reference(graph.format)(content, graph.weights)
+    session = open_content(graph, content)
     filed = filed_outputs(graph)
     found: list[list[list[NDArray[Any]]] | str] = []
     for batches in kinds:

@@ -95,7 +95,15 @@ def open_whole(graph: OnnxGraph) -> OpenedModel:
     Raises:
         ModelError: what runs it cannot open it.
     """
-    content = filed_model(graph, graph.outputs).SerializeToString()
+    return open_content(graph, filed_model(graph, graph.outputs).SerializeToString())
+
+
+def open_content(graph: OnnxGraph, content: bytes) -> OpenedModel:
+    """What was made of a model's file, or is its own content, to find out what it answers.
+
+    Raises:
+        ModelError: what runs it cannot open it.
+    """
     try:
         return reference(graph.format)(content, graph.weights)
     except ModelError as error:

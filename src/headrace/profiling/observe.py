@@ -18,7 +18,7 @@ from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
-from headrace.executors.table import reference
+from headrace.profiling.item_shapes import open_content
 from headrace.profiling.items import Arrays, input_specs, tiled
 
 PROBED_AT_ONCE = 64
@@ -108,7 +108,7 @@ def _run_twice(
     """The named tensors for one item, and for two in one batch."""
     names = list(dict.fromkeys(names))
     probe = probe_model(graph, inputs, names).SerializeToString()
-    session = reference(graph.format)(probe, graph.weights)
+    session = open_content(graph, probe)
     results = []
     both = tiled(items, 2)
     for size in (1, 2):
