@@ -145,6 +145,13 @@ def test_no_word_is_cut_at_any_width(name: str, width: int, terminal: bool) -> N
     assert not letters(printed(TABLES[name](), 1_000)) - letters(text)
 
 
+def test_how_long_it_was_planned_for_stands_on_one_line() -> None:
+    """Where models have short names too, and the words behind them take all the room."""
+    text = printed(plan_report(make_plan(make_problem())))
+
+    assert re.search(r"^planned +in +\d+\.\d\d s *$", text, re.MULTILINE), text
+
+
 def letters(text: str) -> Counter[str]:
     """Letters and digits, in whatever order columns and lines bring them."""
     return Counter(re.sub(r"[^\w%×→·]", "", text))

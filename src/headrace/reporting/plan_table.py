@@ -193,7 +193,7 @@ def claims_table(plan: Plan, whole_devices: float | None = None) -> Table:
     table.add_row("devices", _devices(plan))
     if plan.cost_per_hour is not None:
         table.add_row("cost", f"{plan.cost_per_hour:,.6g} per hour")
-    table.add_row("planned in", f"{plan.runtime_s:.2f} s")
+    table.add_row("planned", f"in {plan.runtime_s:.2f} s")
     return table
 
 
