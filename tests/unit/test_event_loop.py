@@ -1,6 +1,7 @@
 """A server that gets no thread any more still ends, and says what it lacks."""
 
 import asyncio
+import pickle
 import threading
 
 import pytest
@@ -40,3 +41,10 @@ def test_what_cannot_be_done_aside_names_the_limit(no_threads: pytest.MonkeyPatc
 
     with pytest.raises(ProcessLimitError, match="a thread cannot be started: a limit of processes"):
         event_loop.run(server())
+
+
+def test_a_limit_of_processes_says_the_same_in_another_process() -> None:
+    error = ProcessLimitError("a thread")
+
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(error).count("cannot be started") == 1

@@ -52,10 +52,13 @@ class ProcessLimitError(SystemLimitError):
 
     def __init__(self, what: str) -> None:
         """`what`: could not be started."""
-        super().__init__(
-            f"{what} cannot be started: a limit of processes and threads is reached, of this user"
-            " (ulimit -u) or of this container or service (pids.max: docker run --pids-limit,"
-            " TasksMax of systemd)"
+        super().__init__(what)  # What it is made from again in another process.
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]} cannot be started: a limit of processes and threads is reached, of"
+            " this user (ulimit -u) or of this container or service (pids.max: docker run"
+            " --pids-limit, TasksMax of systemd)"
         )
 
     @staticmethod
