@@ -1,9 +1,10 @@
 """An agent when one of its sessions fails: the others are watched, and nobody waits in vain."""
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.affinity import allowed_cores
+from headrace.serving.workers.frames import Run
+from headrace.serving.workers.kept_files import KeptFiles
 from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote import files
 from headrace.serving.workers.remote.agent import Agent, AgentOptions, run_agent
 from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
 from headrace.serving.workers.remote.files import held_alone
-from headrace.serving.workers.remote.frames import Expect, Tensors
+from headrace.serving.workers.remote.frames import Expect, Order, Tensors
 from headrace.serving.workers.remote.handshake import HandshakeError
-from headrace.serving.workers.remote.link import Address
+from headrace.serving.workers.remote.link import Address, AgentLink
 from headrace.serving.workers.remote.peers import Peers
+from headrace.serving.workers.remote.session import Session, _Worker
 from helpers.agents import opened_links
 from helpers.cores import GONE
 from helpers.waiting import until
@@ -214,3 +218,60 @@ def test_an_agent_refuses_to_listen_under_a_name_that_no_host_can_have(
     agent = Agent(AgentOptions(name="n0", host=host, port=0, secret=SECRET, cache=tmp_path))
     with pytest.raises(HandshakeError, match=f"cannot listen on {host}:0: .*label"):
         agent.open()
+
+
+@contextlib.asynccontextmanager
+async def coming_back(
+    agent: Agent, cluster: ClusterAddresses
+) -> AsyncIterator[tuple[Session, "asyncio.Task[None]", Callable[[], None]]]:
+    """A session, a gateway that is let in to it again, and what ends the batch of before."""
+    links = await opened_links(cluster, "n0")
+    [session], address, opened = agent.sessions(), cluster.nodes["n0"], links["n0"]._open_frame
+    assert address is not None
+    assert opened is not None
+    order = Order(1, Run(1, 1, 0, 1, (), ()))
+    worker = _Worker(b"", KeptFiles(), None, orders={0: order})
+    session._workers.add(worker)
+
+    def end_batch() -> None:
+        worker.orders.clear()
+        session._idle.set()
+
+    again = AgentLink("n0", address, SECRET, None, lambda: 0)
+    await again.connect()
+    opening = asyncio.ensure_future(again.open(opened))
+    await until(lambda: session.connection is None)
+    yield session, opening, end_batch
+    await close_links({**links, "again": again})
+
+
+def test_a_session_does_not_end_while_its_gateway_is_let_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its time of grace does."""
+    monkeypatch.setattr(agent_module, "_LOOK_S", 0.001)
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        async with coming_back(agent, cluster) as (session, opening, end_batch):
+            looks = list[int]()
+            session.look = lambda: looks.append(1)  # type: ignore[method-assign]
+            await until(lambda: len(looks) > 2)
+            end_batch()
+            await opening
+            assert not session.closed
+            assert agent.sessions() == [session]
+
+    play(scene, tmp_path)
+
+
+def test_a_gateway_is_not_let_in_to_a_session_that_has_ended_meanwhile(tmp_path: Path) -> None:
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        async with coming_back(agent, cluster) as (session, opening, _):
+            await agent.dismissed(session)
+            with pytest.raises(HandshakeError, match=r"refuses this gateway: .* has just ended"):
+                await opening
+        links = await opened_links(cluster, "n0")
+        assert session not in agent.sessions()
+        await close_links(links)
+
+    play(scene, tmp_path)

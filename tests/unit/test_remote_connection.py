@@ -349,3 +349,23 @@ def test_what_is_said_while_frames_are_handled_leaves_in_one_piece() -> None:
 
     connections: list[Connection] = []
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_who_cannot_handle_what_comes_ends_the_connection_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a payload that it has refused to place, the rest would be read as frames."""
+
+    class Failing(Keeper):
+        def place(self, frame: AnyRemoteFrame, length: int) -> Place:
+            raise ValueError("operation forbidden on released memoryview object")
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        connection.handler = failing = Failing()
+        await written(theirs, encode(Put(0), 8) + bytes(8))
+        await failing.until(lambda: bool(failing.closed))
+        assert failing.closed == ["this end has failed"]
+        assert not failing.frames
+
+    play(scene)
+    assert "operation forbidden on released" in caplog.text

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.executors.mps import MpsService
 from headrace.serving.workers.frames import AnyFrame, Beat
 from headrace.serving.workers.remote.arrivals import Arrivals
@@ -76,6 +78,15 @@ class Gateway:
         self._theirs.close()
 
 
+def session_on(host: Idle, folder: Path) -> Session:
+    """Nobody is attached to it yet."""
+    opened, arrivals = Open(1, "g", "key", 1 << 16, None), Arrivals(FileStore(folder))
+    session = Session(opened, WorkerLimits(), MpsService(), arrivals, Peers(b"", None), lambda: 0)
+    session._host.close()
+    session._host = host  # type: ignore[assignment]
+    return session
+
+
 def test_a_gateway_that_adopts_a_worker_hears_first_how_long_it_had_waited_for_a_core(
     tmp_path: Path,
 ) -> None:
@@ -83,12 +94,7 @@ def test_a_gateway_that_adopts_a_worker_hears_first_how_long_it_had_waited_for_a
 
     async def main() -> None:
         host = Idle()
-        opened, arrivals = Open(1, "g", "key", 1 << 16, None), Arrivals(FileStore(tmp_path))
-        session = Session(
-            opened, WorkerLimits(), MpsService(), arrivals, Peers(b"", None), lambda: 0
-        )
-        session._host.close()
-        session._host = host  # type: ignore[assignment]
+        session = session_on(host, tmp_path)
         first, second = Gateway(), Gateway()
         try:
             await first.start(session, 1, worker=4)
@@ -104,3 +110,25 @@ def test_a_gateway_that_adopts_a_worker_hears_first_how_long_it_had_waited_for_a
             second.close()
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_a_gateway_hears_of_a_worker_that_cannot_be_started_whatever_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits for that answer."""
+
+    class Failing(Idle):
+        async def load(self, timeout_s: float) -> None:
+            raise AssertionError
+
+    async def main() -> None:
+        session, gateway = session_on(Failing(), tmp_path), Gateway()
+        try:
+            await gateway.start(session, 1, worker=4)
+            assert gateway.heard == [Ready(4, 0, "AssertionError()")]
+        finally:
+            await session.close()
+            gateway.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert "a worker cannot be started" in caplog.text

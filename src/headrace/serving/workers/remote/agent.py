@@ -203,6 +203,8 @@ class Agent:
         if connection is not None:
             if connection.silent_s() > LEASE_S > away_s:
                 session.detach(f"its gateway was not heard for {LEASE_S:g} s")
+        elif self._opening.locked():
+            pass  # Somebody comes back just now, perhaps for this one.
         elif now_s - session.detached_at_s > self._options.grace_s:
             logger.info("no gateway came back for %g s", self._options.grace_s)
             await self._end(session)

@@ -12,6 +12,7 @@ A payload whose place is not known yet makes the connection wait (`LATER`): it r
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import struct
@@ -29,6 +30,8 @@ from headrace.serving.workers.remote.frames import (
     encode,
     read_header,
 )
+
+logger = logging.getLogger("headrace.cluster")
 
 BUFFER_BYTES = 1 << 14
 """Small: what of a payload comes with its frame is copied once more."""
@@ -280,6 +283,10 @@ class Connection:
             pass
         except (FrameError, OSError) as error:
             self._fail(str(error))
+        except Exception:
+            # Where in the stream it stands is not known any more.
+            logger.exception("what was received cannot be handled")
+            self._fail("this end has failed")
         finally:
             self._handling = False
         if self._outgoing and not self._writing and self.open:

@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as with_fields
 
-from headrace.domain.errors import HeadraceError, ModelError
+from headrace.domain.errors import ClusterError, HeadraceError, ModelError
 from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import activity_of
 from headrace.serving.workers.arena import Arena
@@ -145,7 +145,11 @@ class Session:
     # -- its life ----------------------------------------------------------------------------------
 
     async def attach(self, connection: Connection, number: int) -> None:
-        """Serve this gateway from now on; returns when nothing of the time before runs any more."""
+        """Serve this gateway from now on; returns when nothing of the time before runs any more.
+
+        Raises:
+            ClusterError: the gateway before has said Bye meanwhile.
+        """
         self.detach("another connection takes over")
         if self._running():
             logger.info("waiting for batches that an earlier gateway has ordered")
@@ -154,6 +158,8 @@ class Session:
         for worker in self._running():
             logger.warning("a batch of an earlier gateway does not end: its worker is killed")
             await self._reap(worker)
+        if self.closed:
+            raise ClusterError("the session that it comes back to has just ended")
         self.connection, self.number = connection, number
         self._incoming.begin()
 
@@ -309,9 +315,11 @@ class Session:
                 found = await self._load(frame, ident)
             elif found.number is not None:
                 raise ModelError("a worker for this slot runs here already")
-        except (HeadraceError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, HeadraceError | OSError):
+                logger.exception("a worker cannot be started")
             if self.number == session:
-                self._say(Ready(frame.worker, 0, str(error)))
+                self._say(Ready(frame.worker, 0, str(error) or repr(error)))
             return
         if self.number != session:
             return  # detached meanwhile
