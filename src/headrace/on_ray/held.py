@@ -111,21 +111,20 @@ class HeldProcess:
         self._stopping.set()
         with self._lock:
             process = self._process
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
         self._holder.join(wait_s)
 
     def _hold(self) -> None:
         """The thread that starts it: the kernel kills it when this thread, too, has ended."""
-        pause_s, code = AGAIN_AFTER_S, 1
-        while not self._stopping.is_set():
+        pause_s, code = AGAIN_AFTER_S, 0
+        while (process := self._started()) is not None:
             before = self._readied
-            code = self._run_once()
+            code = self._run(process)
             # What never was ready would end the same way again.
             if self._stopping.is_set() or code == 0 or not (self._again or self._readied):
                 break
@@ -137,19 +136,25 @@ class HeldProcess:
             self._ended = code
             self._changed.notify_all()
 
-    def _run_once(self) -> int:
-        process = subprocess.Popen(
-            launched(program(), *self._arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is the holder's
-            env={**os.environ, **self._env},
-        )
+    def _started(self) -> subprocess.Popen[str] | None:
+        """Its next process, which `stop` then knows of; None: it was told to end before."""
         with self._lock:
-            self._process = process
+            if self._stopping.is_set():
+                return None
+            self._process = subprocess.Popen(
+                launched(program(), *self._arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # Ctrl-C is the holder's
+                env={**os.environ, **self._env},
+            )
             self.starts += 1
+            return self._process
+
+    def _run(self, process: subprocess.Popen[str]) -> int:
+        """Until it has ended; its exit code."""
         errors = threading.Thread(target=self._listen, args=(process.stderr,), daemon=True)
         errors.start()
         assert process.stdout is not None

@@ -62,6 +62,8 @@ class ServedOnRay:
         """
         self._ray, self._arguments, self._secret = ray, list(gateway), new_secret()
         self._stopping = threading.Event()
+        self._exchange = threading.Lock()
+        """Held while one gateway follows another; once `_stopping` is set, none does."""
         self._ending: list[threading.Thread] = []
         """Which end agents whose nodes have left."""
         self.wanted = wanted_of_plan(plan, choice)
@@ -100,18 +102,24 @@ class ServedOnRay:
         its plan file again."""
         if number != signal.SIGHUP:
             # Not from here: a handler may interrupt whoever holds a lock.
-            threading.Thread(target=self.gateway.stop, args=(STOP_S,), daemon=True).start()
+            threading.Thread(target=self._stop_gateway, daemon=True).start()
         else:
             self.gateway.signal(number)
 
     def end(self) -> None:
         """End gateway, agents and workers, and give back what Ray has kept."""
-        self._stopping.set()
-        self.gateway.stop(STOP_S)
+        self._stop_gateway()
         for agent in self.agents.values():
             agent.end()
         for thread in self._ending:
             thread.join()
+
+    def _stop_gateway(self) -> None:
+        """For good."""
+        self._stopping.set()
+        with self._exchange:
+            gateway = self.gateway
+        gateway.stop(STOP_S)
 
     def _start_gateway(self) -> HeldProcess:
         nodes = [
@@ -138,7 +146,7 @@ class ServedOnRay:
         by_id = {node.id: node for node in there}
         for agent in lost:
             id = found.pairs.get(agent.wanted.name)
-            if id is not None:
+            if id is not None and not self._stopping.is_set():
                 self._replace(agent, PlacedAgent(self._ray, agent.wanted, by_id[id], self._named))
 
     def _replace(self, lost: PlacedAgent, agent: PlacedAgent) -> None:
@@ -176,18 +184,19 @@ class ServedOnRay:
         if agent.address != lost.address:
             # The gateway looks for an agent where it was. Another one adopts all workers.
             logger.warning("node %s has another address: the gateway is started again", name)
-            before, self.gateway = self.gateway, self._start_again()
-            before.stop(STOP_S)
+            self._start_again()
 
     def _aside(self, act: Callable[[], None]) -> None:
         thread = threading.Thread(target=act, daemon=True)
         self._ending.append(thread)
         thread.start()
 
-    def _start_again(self) -> HeldProcess:
-        """The old one has to give its port back first."""
-        self.gateway.stop(STOP_S)
-        return self._start_gateway()
+    def _start_again(self) -> None:
+        """Another gateway, unless all is to end. The old one has to give its port back first."""
+        with self._exchange:
+            self.gateway.stop(STOP_S)
+            if not self._stopping.is_set():
+                self.gateway = self._start_gateway()
 
 
 def serve_on_ray(

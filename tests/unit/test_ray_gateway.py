@@ -1,0 +1,148 @@
+"""The gateway that serves a plan on a Ray cluster: it ends when it is told to, whatever goes on."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.on_ray import held, serving
+from headrace.on_ray.held import HeldProcess
+from headrace.on_ray.serving import ServedOnRay
+
+PATIENCE_S = 60.0
+STOP_S = 10.0
+"""Longer than any process takes that is killed."""
+
+
+class FakeGateway:
+    """Runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self.before_it_ends: Callable[[], object] = lambda: None
+
+    @property
+    def running(self) -> bool:
+        return not self.stopped.is_set()
+
+    def stop(self, wait_s: float) -> None:
+        if self.running:
+            last, self.before_it_ends = self.before_it_ends, lambda: None
+            last()
+            self.stopped.set()
+
+    def wait(self) -> int:
+        assert self.stopped.wait(PATIENCE_S), "it runs for ever"
+        return 0
+
+
+class FakeAgent:
+    """On a node of its own."""
+
+    cores = ()
+
+    def __init__(self, address: str) -> None:
+        self.wanted = SimpleNamespace(name="n0", cores=0)
+        self.node = SimpleNamespace(id=address, name=address, address=address)
+        self.address = address, 7000
+        self.when_asked: Callable[[], object] = lambda: None
+
+    def keep(self) -> None: ...
+
+    def kept(self) -> None: ...
+
+    def start(self, port: int, secret: str, cores: tuple[int, ...]) -> None: ...
+
+    def ready(self) -> None:
+        self.when_asked()
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[FakeGateway]:
+    """All gateways that were, each in place of a process."""
+    gateways = list[FakeGateway]()
+
+    def start(arguments: object, env: object) -> FakeGateway:
+        gateways.append(FakeGateway())
+        return gateways[-1]
+
+    facts = SimpleNamespace(ports=(7000,), cores=())
+    monkeypatch.setattr(serving, "HeldProcess", start)
+    monkeypatch.setattr(serving, "facts_of", lambda _, nodes: {node.id: facts for node in nodes})
+    monkeypatch.setattr(serving, "wanted_of_plan", lambda *_: [])
+    monkeypatch.setattr(serving, "KnownNodes", lambda *_: SimpleNamespace(with_kinds=list))
+    monkeypatch.setattr(serving, "nodes_of", lambda _: [])
+    monkeypatch.setattr(serving, "place_agents", lambda *_: {"n0": FakeAgent("192.0.2.1")})
+    return gateways
+
+
+def served_there() -> Any:
+    nothing: Any = None
+    return ServedOnRay(nothing, nothing, nothing, ["serve"])
+
+
+def test_a_node_that_comes_back_elsewhere_has_the_gateway_started_again(
+    started: list[FakeGateway],
+) -> None:
+    served = served_there()
+    served._replace(served.agents["n0"], FakeAgent("192.0.2.2"))
+    assert [each.running for each in started] == [False, True]
+    served.end()
+    assert [each.running for each in started] == [False, False]
+
+
+@pytest.mark.parametrize("when", ["the agent starts", "the gateway before ends"])
+def test_who_is_told_to_end_while_an_agent_moves_starts_no_other_gateway(
+    when: str, started: list[FakeGateway]
+) -> None:
+    served, agent = served_there(), FakeAgent("192.0.2.2")
+    [gateway] = started
+
+    def tell() -> None:
+        served.signal(signal.SIGTERM)
+        assert served._stopping.wait(PATIENCE_S)
+
+    if when == "the agent starts":
+        agent.when_asked = tell
+    else:
+        gateway.before_it_ends = tell
+    served._replace(served.agents["n0"], agent)
+    assert served.watch() == 0
+    served.end()
+    assert started == [gateway]
+
+
+@pytest.mark.parametrize("ready_times", [0, 1], ids=["first-start", "started-again"])
+def test_a_process_that_is_stopped_while_it_starts_does_not_run_on(
+    ready_times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says_so = "print('{\"ready\": true}'); raise SystemExit(1)"
+    once = iter([says_so] * ready_times)
+    made, starting = threading.Event(), threading.Event()
+
+    def launch(*_: str) -> list[str]:
+        assert made.wait(PATIENCE_S)
+        program = next(once, None)
+        if program is None:
+            starting.set()
+            process._stopping.wait(PATIENCE_S)
+            program = "import time; time.sleep(600)"
+        return [sys.executable, "-c", program]
+
+    monkeypatch.setattr(held, "launched", launch)
+    monkeypatch.setattr(held, "AGAIN_AFTER_S", 0.0)
+    process = HeldProcess(["serve"], {})
+    made.set()
+    try:
+        assert starting.wait(PATIENCE_S)
+        process.stop(STOP_S)
+        assert not process.running
+    finally:
+        if process._process is not None:
+            process._process.kill()
