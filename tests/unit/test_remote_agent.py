@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -275,3 +278,29 @@ def test_a_gateway_is_not_let_in_to_a_session_that_has_ended_meanwhile(tmp_path:
         await close_links(links)
 
     play(scene, tmp_path)
+
+
+def test_callers_that_the_system_has_no_descriptor_for_wait_and_end_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loops = asyncio.SelectorEventLoop
+    accept, refused = loops.sock_accept, list[int]()
+
+    async def short_of_descriptors(
+        loop: asyncio.SelectorEventLoop, listener: socket.socket
+    ) -> tuple[socket.socket, Any]:
+        if len(refused) < 2:
+            refused.append(errno.EMFILE)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await accept(loop, listener)
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        links = await opened_links(cluster, "n0")
+        assert links["n0"].is_up
+        await close_links(links)
+
+    monkeypatch.setattr(loops, "sock_accept", short_of_descriptors)
+    monkeypatch.setattr(agent_module, "_ACCEPT_AGAIN_S", 0.0)
+    play(scene, tmp_path)
+    assert len(refused) == 2
+    assert caplog.text.count("callers are kept waiting") == 1

@@ -61,6 +61,8 @@ GRACE_S = 30.0
 MOST_STRANGERS = 64
 """That may be shaking hands at a time; beyond it some give way."""
 _LOOK_S = 0.25
+_ACCEPT_AGAIN_S = 0.1
+"""After the system had nothing left for one more caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,7 @@ class Agent:
         watch = loop.create_task(self._watch())
         try:
             while True:
-                endpoint, address = await loop.sock_accept(self._listener)
-                caller = peer_key(address[0])
+                endpoint, caller = await self._next_caller(self._listener)
                 task = loop.create_task(self._welcome(endpoint, caller))
                 self._callers.add(task)
                 task.add_done_callback(self._callers.discard)
@@ -152,6 +153,16 @@ class Agent:
             await asyncio.to_thread(self._service.close)  # behind its clients
             for connection in list(self._connections):
                 connection.close()
+
+    async def _next_caller(self, listener: socket.socket) -> tuple[socket.socket, str]:
+        """Where descriptors or memory are short, callers wait: the workers here are worth more."""
+        while True:
+            try:
+                endpoint, address = await asyncio.get_running_loop().sock_accept(listener)
+                return endpoint, peer_key(address[0])
+            except OSError as error:
+                self._complaints.warn("callers are kept waiting", str(error))
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
 
     async def _welcome(self, endpoint: socket.socket, caller: str) -> None:
         try:
