@@ -44,6 +44,8 @@ class FakeWorker:
         self.stopped = False
         self.starved = False
         self.waited_us = 0
+        self.busy: int | None = None
+        """For how long it is known to have had its batch, us; None: since it was sent."""
         self.share = 0.0
         """Of a core that it gets, without its beats having any of it."""
         self.began_at_s = asyncio.get_running_loop().time()
@@ -70,6 +72,9 @@ class FakeWorker:
     def send(self, frame: Run | Load | Unload) -> None:
         """Nothing is run here."""
         self.sent.append(frame)
+
+    def busy_us(self, slot: int) -> int | None:
+        return self.busy
 
     def says(self, frame: AnyFrame) -> None:
         """Whatever a scene has it say."""

@@ -233,7 +233,7 @@ async def coming_back(
     assert address is not None
     assert opened is not None
     order = Order(1, Run(1, 1, 0, 1, (), ()))
-    worker = _Worker(b"", KeptFiles(), None, orders={0: order})
+    worker = _Worker(b"", KeptFiles(), None, orders={0: (order, 0.0)})
     session._workers.add(worker)
 
     def end_batch() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from headrace import __version__
+from headrace.serving.workers.activity import Activity
+from headrace.serving.workers.frames import Finished, Run
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import (
     ClusterAddresses,
@@ -19,9 +21,19 @@ from headrace.serving.workers.remote.cluster import (
     connect_links,
     open_links,
 )
-from headrace.serving.workers.remote.frames import Hello, Open, Opened, Ping
+from headrace.serving.workers.remote.frames import (
+    ActivityOf,
+    Hello,
+    Open,
+    Opened,
+    Order,
+    Ping,
+    Pong,
+    RunsFor,
+)
 from headrace.serving.workers.remote.handshake import HandshakeError
-from headrace.serving.workers.remote.link import RECONNECT_S, Address, AgentLink
+from headrace.serving.workers.remote.link import DELAYED_S, RECONNECT_S, Address, AgentLink
+from headrace.serving.workers.remote.orders import Orders
 from headrace.serving.workers.remote.session import Session
 from helpers.agents import opened_links
 
@@ -319,3 +331,49 @@ def test_an_agent_that_was_only_cut_off_is_told_from_one_that_was_started_anew(
         assert anew == cut_off_again
 
     linked(tmp_path, test)
+
+
+def test_while_the_agent_answers_late_silence_counts_against_no_worker(tmp_path: Path) -> None:
+    """Its words wait behind tensors, say: those are heard, and its workers' beats are not."""
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        loop = asyncio.get_running_loop()
+        stopped = ActivityOf(4, runnable=False, ran_us=7)
+        pong = Pong(0, 0, None, (stopped,))
+        link.on_frame(pong)
+        assert link.activity(4) == Activity(runnable=False, ran_us=7)
+        assert link.activity(5) is None
+        assert link._connection is not None
+        link._connection.heard_at_s = link._connection._payload_at_s = loop.time()
+        link._answered_at_s = loop.time() - 2 * DELAYED_S
+        assert link.activity(4) == Activity(runnable=True, ran_us=7)
+        assert link.activity(5) == Activity(runnable=True, ran_us=0)
+        link.on_frame(pong)
+        assert link.activity(4) == Activity(runnable=False, ran_us=7)
+
+    linked(tmp_path, test)
+
+
+def test_a_batch_is_with_its_worker_for_as_long_as_the_agent_says() -> None:
+    run = Run(1, 1, 0, 1, (), (), slot=3)
+    order, orders = Order(4, run), Orders()
+    assert orders.busy_us(4, 3) is None
+    orders.add(order, now_us=1_000)
+    orders.told((), asked_at_us=900, now_us=800_000)
+    assert orders.busy_us(4, 3) == 0, "it was on its way when the agent said so"
+    orders.told((RunsFor(4, 3, 70_000),), asked_at_us=2_000, now_us=900_000)
+    assert orders.busy_us(4, 3) == 70_000
+    assert orders.that_ended(4, Finished(2, 1, 0, 0, 0, slot=3)) is None
+    assert orders.that_ended(4, Finished(1, 1, 0, 0, 0, slot=3)) == order
+    assert orders.busy_us(4, 3) == 70_000, "its answer is on the way"
+    orders.remove(order)
+    assert orders.that_ended(4, Finished(1, 1, 0, 0, 0, slot=3)) is None
+    assert orders.busy_us(4, 3) == 70_000, "so long it took"
+
+
+def test_a_batch_that_the_agent_should_have_and_does_not_know_counts_from_its_order() -> None:
+    """It was damaged on the way, say."""
+    orders = Orders()
+    orders.add(Order(4, Run(1, 1, 0, 1, (), (), slot=3)), now_us=1_000)
+    orders.told((RunsFor(5, 3, 7),), asked_at_us=1_001, now_us=901_000)
+    assert orders.busy_us(4, 3) == 900_000

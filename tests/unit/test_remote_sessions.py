@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from headrace.executors.mps import MpsService
-from headrace.serving.workers.frames import AnyFrame, Beat
+from headrace.serving.workers.frames import AnyFrame, Beat, Finished, Run
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection
 from headrace.serving.workers.remote.files import FileStore
 from headrace.serving.workers.remote.frames import (
     AnyRemoteFrame,
     Open,
+    Order,
+    Ping,
+    Pong,
     Ready,
     RemoteSpec,
     Report,
+    RunsFor,
     Start,
 )
 from headrace.serving.workers.remote.peers import Peers
@@ -132,3 +136,40 @@ def test_a_gateway_hears_of_a_worker_that_cannot_be_started_whatever_the_reason(
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert "a worker cannot be started" in caplog.text
+
+
+def test_the_agent_tells_for_how_long_a_worker_has_what_it_runs(tmp_path: Path) -> None:
+    class Running(Idle):
+        def send(self, run: Run) -> None:
+            """It takes its time."""
+
+        def available_memory_bytes(self) -> None:
+            """Of no interest."""
+
+    async def main() -> None:
+        host = Running()
+        session, gateway = session_on(host, tmp_path), Gateway()
+
+        def told() -> tuple[RunsFor, ...]:
+            session.on_frame(Ping(0))
+            pong = gateway.heard[-1]
+            assert isinstance(pong, Pong)
+            return pong.runs
+
+        try:
+            await gateway.start(session, 1, worker=4)
+            assert told() == ()
+            session.on_frame(Order(4, Run(1, 1, 0, 1, (), (), slot=3)))
+            [worker] = session._workers
+            order, since_s = worker.orders[3]
+            worker.orders[3] = order, since_s - 5.0
+            [runs] = told()
+            assert (runs.worker, runs.slot) == (4, 3)
+            assert runs.us >= 5_000_000
+            host.says(Finished(1, 1, 0, 0, 0, slot=3))
+            assert told() == (), "what it wrote may still be on its way"
+        finally:
+            await session.close()
+            gateway.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))

@@ -157,9 +157,9 @@ def test_a_batch_that_hangs_is_noticed_also_if_it_began_just_before_the_watch_wa
         end(host, 0)
         run(supervisor, 1)
         # The watch was set for the first one, and of the second's time 0.3 ms will be left.
-        slot = supervisor.slots[0]
-        assert slot._running is not None
-        slot._running = replace(slot._running, began_at_s=LOAD_S + 0.0003)
+        batch = supervisor.slots[0]._batch
+        assert batch._running is not None
+        batch._running = replace(batch._running, began_at_s=LOAD_S + 0.0003)
         await asyncio.wait_for(told.until_gained(1), 60)
 
     host = FakeHost(repeat(LOADS))
@@ -245,6 +245,34 @@ def test_a_batch_that_hangs_in_a_worker_that_beats_is_noticed_within_its_limit()
         assert told.lost[0][0] - began_at_s == pytest.approx(LIMIT_S)
         await asyncio.sleep(20)
         assert len(told.lost) == 1, "an idle worker does not hang"
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_a_batch_on_its_way_to_another_machine_and_back_does_not_hang() -> None:
+    """Only for as long as its worker is known to have it."""
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        [worker] = host.alive
+        for _ in range(3):
+            worker.busy = 0
+            run(supervisor)
+            await asyncio.sleep(20)  # its inputs
+            worker.busy = round(0.9 * LIMIT_S * 1e6)
+            await asyncio.sleep(20)  # its answer
+            end(host)
+        assert told.lost == []
+        worker.busy = 0
+        run(supervisor)
+        await asyncio.sleep(20)
+        has_it_since_s = loop.time()
+        while not told.lost:
+            worker.busy = round((loop.time() - has_it_since_s) * 1e6)
+            await asyncio.sleep(0.1)
+        assert 4 * LIMIT_S > told.lost[0][0] - has_it_since_s >= LIMIT_S
 
     host = FakeHost(repeat(LOADS))
     play(host, scene)

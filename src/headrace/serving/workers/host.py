@@ -49,6 +49,10 @@ class WorkerHandle(Protocol):
     @property
     def send(self) -> Callable[[Run | Load | Unload], None]: ...
 
+    def busy_us(self, slot: int) -> int | None:
+        """For how long it is known to have had what that slot runs; None: since it was sent."""
+        ...
+
     async def load(self, timeout_s: float) -> None:
         """
         Raises:

@@ -21,9 +21,6 @@ since the dispatcher may hand out work in that very step. Invariants:
 - A slot is given up only when its host refuses this server for good (`HostGoneError`).
 - After a failure, workers load one at a time: together, those that lack memory would fail for ever.
 
-A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
-rings, so that a batch costs no timer: at most the hang is seen one batch's limit late.
-
 A worker that is up can be given further stages and told to drop some (`loads`): each is answered by
 `on_loaded`, `on_load_failed` or `on_unloaded`, unless the slot is lost first. A worker that is
 started again has what its `WorkerSpec.loads` names, and nothing of what came later.
@@ -34,14 +31,11 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as replace_fields
 
 from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.activity import Activity
-from headrace.serving.workers.beats import BEAT_S
 from headrace.serving.workers.frames import (
     AnyFrame,
     Beat,
@@ -53,10 +47,10 @@ from headrace.serving.workers.frames import (
     Unload,
     Unloaded,
 )
-from headrace.serving.workers.hangs import HangLimit
+from headrace.serving.workers.hangs import BatchWatch
 from headrace.serving.workers.host import Host, HostGoneError, WorkerHandle
 from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
-from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
+from headrace.serving.workers.pulse import SILENCE_S, Watch
 from headrace.serving.workers.restart_delays import RESTART_DELAYS_S, RestartDelays
 from headrace.serving.workers.slot_events import SlotEvents
 from headrace.serving.workers.stage_io import Home
@@ -66,9 +60,6 @@ from headrace.serving.workers.worker_process import WorkerSpec, process_title
 logger = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 120.0
-_LEAST_S = 0.001
-"""Of a timer: what is due sooner, uvloop calls at once, by a handle that has no `when`."""
-
 
 Renewed = Callable[[WorkerSpec], WorkerSpec]
 
@@ -83,9 +74,7 @@ class SupervisedSlot:
         self.host = host
         self.process: SupervisedProcess
         self._p99_us = {load.stage: load.p99_us for load in (*spec.loads, *spec.later)}
-        self._limit = HangLimit()
-        self._running: _RunningBatch | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._batch = BatchWatch(number, spec.slot)
 
     @property
     def home(self) -> Home:
@@ -129,10 +118,7 @@ class SupervisedSlot:
     def run(self, frame: Run) -> None:
         # Where the worker has just died, its end of the channel says so in a moment.
         self.process.send(frame)
-        p99_us, loop = self._p99_us[frame.stage][frame.size - 1], asyncio.get_running_loop()
-        self._running = _RunningBatch(loop.time(), self.process.waited_us, p99_us)
-        if self._watch is None:
-            self._watch = loop.call_later(self._limit.us(p99_us) / 1e6, self._check)
+        self._batch.began(self.process, self._p99_us[frame.stage][frame.size - 1])
 
     def load(self, frame: Load) -> None:
         """Make a stage ready beside those that are; the reply comes as an event."""
@@ -151,9 +137,7 @@ class SupervisedSlot:
         if isinstance(frame, Loaded | Unloaded) or is_of_a_load(frame):
             self._receive_of_stage(frame)
             return
-        running, self._running = self._running, None
-        if running is not None:
-            self._limit.ended(self._took_us(running), running.p99_us)
+        self._batch.ended()
         match frame:
             case Finished():
                 if self.host.clock_offset_us:
@@ -163,12 +147,7 @@ class SupervisedSlot:
                 self.events.on_failed(self.number, frame)
 
     def _receive_of_stage(self, frame: AnyFrame) -> None:
-        if self._running is not None:
-            # It waited for the stage to be loaded.
-            now_s = asyncio.get_running_loop().time()
-            self._running = replace_fields(
-                self._running, began_at_s=now_s, waited_us=self.process.waited_us
-            )
+        self._batch.waited_for_a_stage()
         match frame:
             case Loaded():
                 at_us = frame.ended_at_us + self.host.clock_offset_us
@@ -188,47 +167,10 @@ class SupervisedSlot:
 
     def lost(self) -> None:
         """Its process is gone."""
-        self._running = None
+        self._batch.lost()
 
     def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-
-    def _took_us(self, running: "_RunningBatch") -> int:
-        """So far, without the time in which its worker waited for a core."""
-        passed_us = round((asyncio.get_running_loop().time() - running.began_at_s) * 1e6)
-        return max(0, passed_us - (self.process.waited_us - running.waited_us))
-
-    def _check(self) -> None:
-        """Kill a worker that is far beyond the time that its batch was given."""
-        rang, self._watch = self._watch, None
-        running = self._running
-        if running is None:
-            return
-        loop = asyncio.get_running_loop()
-        left_s = (self._limit.us(running.p99_us) - self._took_us(running)) / 1e6
-        if rang is not None and loop.time() - rang.when() > LOOK_S:
-            # The server itself was away: what the worker has sent meanwhile is still unread.
-            left_s = max(left_s, LOOK_S)
-        if self.process.is_loading or loop.time() - self.process.beat_at_s > 2 * BEAT_S:
-            # How long it has waited for a core is not known; what its silence means is the watch's.
-            left_s = max(left_s, LOOK_S)
-        if left_s > 0:
-            self._watch = loop.call_later(max(left_s, _LEAST_S), self._check)
-            return
-        logger.error("slot %s: its batch hangs; killing the worker", self.spec.slot)
-        self._limit.killed(running.p99_us)
-        self._running = None
-        self.process.kill()
-
-
-@dataclass(frozen=True, slots=True)
-class _RunningBatch:
-    began_at_s: float
-    waited_us: int
-    """Of its worker, by then."""
-    p99_us: int
+        self._batch.stop()
 
 
 class SupervisedProcess:
@@ -325,6 +267,10 @@ class SupervisedProcess:
     def send(self, frame: Run | Load | Unload) -> None:
         if self._process is not None:
             self._process.send(frame)
+
+    def busy_us(self, slot: int) -> int | None:
+        """See `Judged`."""
+        return self._process.busy_us(slot) if self._process else None
 
     @property
     def is_loading(self) -> bool:

@@ -117,6 +117,9 @@ class WorkerProcess:
     def descriptor(self) -> int | None:
         return self._channel.descriptor
 
+    def busy_us(self, slot: int) -> None:
+        """What is sent is there at once: see `WorkerHandle`."""
+
     async def load(self, timeout_s: float) -> None:
         """Load all stages of all slots, one after the other.
 

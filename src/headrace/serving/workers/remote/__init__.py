@@ -11,6 +11,7 @@ incoming     tensors that other agents send: where they belong, and whether they
 agent        the process of a node: listens, opens sessions, ends them
 clock        how far an agent's clock is behind ours, from round trips
 link         the gateway's end of one session: connects, and connects again
+orders       what it has ordered, and for how long each batch has been with its worker
 link_ends    whom it tells of workers and tensors
 host         `Host` and `WorkerHandle` over a link
 transport    `Transport` over the links and this machine's arena

@@ -289,6 +289,14 @@ class ActivityOf(_Frame, frozen=True, array_like=True, gc=False):
     ran_us: int
 
 
+class RunsFor(_Frame, frozen=True, array_like=True, gc=False):
+    """Of a batch that a worker has: since its order was handed to it."""
+
+    worker: int
+    slot: int
+    us: int
+
+
 class Pong(_Frame, frozen=True, array_like=True, gc=False, tag="pong"):
     """Agent: the answer to each Ping, at once."""
 
@@ -299,6 +307,7 @@ class Pong(_Frame, frozen=True, array_like=True, gc=False, tag="pong"):
     available_bytes: int | None
     """Memory; see `Host.available_memory_bytes`."""
     silent: tuple[ActivityOf, ...] = ()
+    runs: tuple[RunsFor, ...] = ()
 
 
 class Bye(_Frame, frozen=True, array_like=True, gc=False, tag="bye"):

@@ -28,7 +28,7 @@ from headrace.serving.workers.remote.frames import (
     Report,
     Start,
 )
-from headrace.serving.workers.remote.link import DELAYED_S, AgentLink
+from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.worker_process import STOP_GRACE_S, WorkerSpec, process_title
 
@@ -129,8 +129,10 @@ class RemoteHost:
         return self._link.activity(self._number_of.get(process_id, -1))
 
     def excuse(self) -> str:
-        if self._link.silent_s > DELAYED_S:
-            return "its whole machine is not heard; the network to it may be slow or cut"
+        if self._link.is_late:
+            return (
+                "its whole machine is not heard in time; the network to it may be slow, busy or cut"
+            )
         return NO_CORE
 
     async def until_up(self) -> None:
@@ -232,6 +234,9 @@ class RemoteWorker:
         assert isinstance(frame, Run), "plans whose models come and go are not served by agents"
         if self._number is not None:
             self._link.order(self._number, frame, self._host.wanted_bytes(frame))
+
+    def busy_us(self, slot: int) -> int | None:
+        return None if self._number is None else self._link.busy_us(self._number, slot)
 
     async def load(self, timeout_s: float) -> None:
         """Wait for the agent, then have it load all stages, or find the worker that has.

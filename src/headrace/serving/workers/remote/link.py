@@ -54,6 +54,7 @@ from headrace.serving.workers.remote.frames import (
 )
 from headrace.serving.workers.remote.handshake import HANDSHAKE_S, HandshakeError, call
 from headrace.serving.workers.remote.link_ends import RemoteWorkerEnd, TensorEnd
+from headrace.serving.workers.remote.orders import Orders
 from headrace.serving.workers.remote.session import QUIET_S
 from headrace.serving.workers.stage_io import Home
 
@@ -63,7 +64,7 @@ PING_S = 0.1
 RECONNECT_S = 0.25
 """At least, from one attempt to the next."""
 DELAYED_S = 0.25
-"""From when on silence says something of the network, and nothing of a worker."""
+"""From when on a Ping that is not answered says that a worker's silence is the network's."""
 _OPEN_S = HANDSHAKE_S + 2 * QUIET_S
 
 
@@ -109,8 +110,7 @@ class AgentLink:
         """The next frame, while there is no session."""
         self._workers: dict[int, RemoteWorkerEnd] = {}
         self._next_worker = 0
-        self._orders: dict[tuple[int, int], Order] = {}
-        """By worker and slot: what runs."""
+        self._orders = Orders()
         self._silent: dict[int, ActivityOf] = {}
         self._admitted = asyncio.Event()
         """It is up, and others reach it; or it will never be again."""
@@ -392,7 +392,7 @@ class AgentLink:
 
     def order(self, worker: int, run: Run, answer_bytes: int) -> None:
         frame = Order(worker, run, answer_bytes)
-        self._orders[worker, run.slot] = frame
+        self._orders.add(frame, self._now_us())
         self.send(frame)
 
     def add(self, worker: RemoteWorkerEnd) -> int:
@@ -405,14 +405,19 @@ class AgentLink:
         self._workers.pop(number, None)
 
     @property
-    def silent_s(self) -> float:
-        """For how long the agent was not heard; see `Connection.silent_s`."""
-        return math.inf if self._connection is None else self._connection.silent_s()
+    def is_late(self) -> bool:
+        """Whether what the agent says waits: behind tensors, or as the network stands still."""
+        late_s = asyncio.get_running_loop().time() - self._answered_at_s
+        return self._connection is None or late_s > DELAYED_S
+
+    def busy_us(self, worker: int, slot: int) -> int | None:
+        """See `Orders`."""
+        return self._orders.busy_us(worker, slot)
 
     def activity(self, number: int) -> Activity | None:
-        """Of a worker that is silent. While the agent is silent, nothing counts against it."""
+        """Of a worker that is silent. While the agent is late, nothing counts against it."""
         told = self._silent.get(number)
-        if self.silent_s > DELAYED_S:
+        if self.is_late:
             return Activity(runnable=True, ran_us=told.ran_us if told else 0)
         return Activity(told.runnable, told.ran_us) if told else None
 
@@ -421,8 +426,8 @@ class AgentLink:
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
         match frame:
             case Report(worker, Finished() as ran):
-                order = self._orders.get((worker, ran.slot))
-                if order is None or not _is_of(order.run, ran) or order.answer_bytes != length:
+                order = self._orders.that_ended(worker, ran)
+                if order is None or order.answer_bytes != length:
                     raise FrameError(f"{length} bytes of an answer that nobody has asked for")
                 return self._tensors().place_answer(self.home, order.run.output_offsets[0], length)
             case Tensors():
@@ -437,9 +442,9 @@ class AgentLink:
         match frame:
             case Report(number, said):
                 if isinstance(said, Finished | Failed):
-                    order = self._orders.get((number, said.slot))
-                    if order is not None and _is_of(order.run, said):
-                        del self._orders[number, said.slot]
+                    order = self._orders.that_ended(number, said)
+                    if order is not None:
+                        self._orders.remove(order)
                 worker = self._workers.get(number)
                 if worker is not None:
                     worker.reported(frame)
@@ -448,6 +453,7 @@ class AgentLink:
                 self.clock.note(frame.sent_at_us, frame.now_us, self._now_us())
                 self.available_bytes = frame.available_bytes
                 self._silent = {each.worker: each for each in frame.silent}
+                self._orders.told(frame.runs, frame.sent_at_us, self._now_us())
             case Arrived(transfer) | Tensors(_, transfer):
                 self._tensors().arrived(transfer)
             case Undelivered():
@@ -480,7 +486,3 @@ class AgentLink:
         if self._said is not None and not self._said.done():
             self._said.set_exception(HandshakeError(f"{self.where}: {reason}"))
         self._fail(reason)
-
-
-def _is_of(run: Run, said: Finished | Failed) -> bool:
-    return (run.batch, run.attempt, run.stage) == (said.batch, said.attempt, said.stage)

@@ -64,6 +64,7 @@ from headrace.serving.workers.remote.frames import (
     Ready,
     RemoteSpec,
     Report,
+    RunsFor,
     Start,
     Tensors,
     Undelivered,
@@ -95,8 +96,8 @@ class _Worker:
     heard_at_s: float = 0.0
     beat: Beat | None = None
     """The last one."""
-    orders: dict[int, Order] = field(default_factory=dict)
-    """By slot: what runs."""
+    orders: dict[int, tuple[Order, float]] = field(default_factory=dict)
+    """By slot: what runs, and when it was handed on."""
 
 
 class Session:
@@ -267,19 +268,22 @@ class Session:
             if not run.output_offsets:
                 raise FrameError("a stage without outputs has no answer to send")
             self._region(run.output_offsets[0], frame.answer_bytes)
-        worker.orders[run.slot] = frame
+        worker.orders[run.slot] = frame, asyncio.get_running_loop().time()
         worker.process.send(run)
 
     def _answer(self, frame: Ping) -> None:
         now_s = asyncio.get_running_loop().time()
-        silent = []
+        silent, runs = list[ActivityOf](), list[RunsFor]()
         for number, worker in self._numbered.items():
+            for slot, (_, since_s) in worker.orders.items():
+                runs.append(RunsFor(number, slot, round((now_s - since_s) * 1e6)))
             if worker.loaded and now_s - worker.heard_at_s > _SILENT_S and worker.process:
                 activity = activity_of(worker.process.process_id)
                 if activity is not None:
                     silent.append(ActivityOf(number, activity.runnable, activity.ran_us))
         available = self._host.available_memory_bytes()
-        self._say(Pong(frame.sent_at_us, self._now_us(), available, tuple(silent)))
+        told = tuple(silent), tuple(runs)
+        self._say(Pong(frame.sent_at_us, self._now_us(), available, *told))
 
     def _send_on(self, frame: Push) -> None:
         payload = self._region(frame.offset, frame.length)
@@ -404,7 +408,7 @@ class Session:
         if not isinstance(said, Finished | Failed):
             logger.error("unexpected %s of a worker", type(said).__name__)
             return
-        order = worker.orders.pop(said.slot, None)
+        order, _ = worker.orders.pop(said.slot, (None, 0.0))
         if not worker.orders:
             self._idle.set()
         if worker.number is None or order is None:
