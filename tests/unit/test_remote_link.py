@@ -14,6 +14,7 @@ import pytest
 from headrace import __version__
 from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.frames import Finished, Run
+from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import (
     ClusterAddresses,
@@ -51,11 +52,12 @@ class OneAgent:
         self.address = Address(host="127.0.0.1", port=0)
         self._serving: asyncio.Future[None]
 
-    def start(self) -> None:
+    def start(self, cores: tuple[int, ...] = ()) -> None:
         host, port = self.address.host, self.address.port
-        self.agent = Agent(
-            AgentOptions(name="n0", host=host, port=port, secret=SECRET, cache=self._cache)
+        options = AgentOptions(
+            name="n0", host=host, port=port, secret=SECRET, cache=self._cache, cores=cores
         )
+        self.agent = Agent(options)
         host, port = self.agent.open()
         self.address = Address(host=host, port=port)
         self._serving = asyncio.ensure_future(self.agent.serve())
@@ -377,3 +379,22 @@ def test_a_batch_that_the_agent_should_have_and_does_not_know_counts_from_its_or
     orders.add(Order(4, Run(1, 1, 0, 1, (), (), slot=3)), now_us=1_000)
     orders.told((RunsFor(5, 3, 7),), asked_at_us=1_001, now_us=901_000)
     assert orders.busy_us(4, 3) == 900_000
+
+
+def test_an_agent_that_comes_back_with_other_cores_is_said_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "cores_left", lambda cores: cores or (0, 1))
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        link.keep()
+        for cores in ((), (1,)):
+            await agent.end()
+            agent.start(cores)
+            while link.is_up:
+                await asyncio.sleep(0)
+            await link.until_up()
+
+    linked(tmp_path, test)
+    [said] = [each for each in caplog.messages if "cores" in each]
+    assert "may be kept on the cores [1] now, and its slots were dealt [0, 1]" in said

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.executors.mps import MpsService
 from headrace.serving.workers.frames import AnyFrame, Beat, Finished, Run
@@ -30,6 +31,7 @@ from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.worker_process import WorkerLimits
 
 PATIENCE_S = 60.0
+NO_LIMITS = WorkerLimits()
 SPEC = RemoteSpec(
     slot="slot0", executor="onnx", loads=(), cores=(), quota="", device=None, percent=None
 )
@@ -40,9 +42,11 @@ class Idle:
 
     process_id = 7
     says: Callable[[AnyFrame], None]
+    cores: tuple[int, ...]
 
     def start_worker(self, specs: Any, on_frame: Callable[[AnyFrame], None], on_lost: Any) -> Any:
         self.says = on_frame
+        self.cores = specs[0].cores
         return self
 
     async def load(self, timeout_s: float) -> None:
@@ -73,19 +77,21 @@ class Gateway:
         if isinstance(frame, Ready):
             self._ready.set()
 
-    async def start(self, session: Session, number: int, worker: int) -> None:
+    async def start(
+        self, session: Session, number: int, worker: int, spec: RemoteSpec = SPEC
+    ) -> None:
         await session.attach(self.connection, number)
-        session.on_frame(Start(worker, (SPEC,), 1.0))
+        session.on_frame(Start(worker, (spec,), 1.0))
         await self._ready.wait()
 
     def close(self) -> None:
         self._theirs.close()
 
 
-def session_on(host: Idle, folder: Path) -> Session:
+def session_on(host: Idle, folder: Path, limits: WorkerLimits = NO_LIMITS) -> Session:
     """Nobody is attached to it yet."""
     opened, arrivals = Open(1, "g", "key", 1 << 16, None), Arrivals(FileStore(folder))
-    session = Session(opened, WorkerLimits(), MpsService(), arrivals, Peers(b"", None), lambda: 0)
+    session = Session(opened, limits, MpsService(), arrivals, Peers(b"", None), lambda: 0)
     session._host.close()
     session._host = host  # type: ignore[assignment]
     return session
@@ -168,6 +174,29 @@ def test_the_agent_tells_for_how_long_a_worker_has_what_it_runs(tmp_path: Path) 
             assert runs.us >= 5_000_000
             host.says(Finished(1, 1, 0, 0, 0, slot=3))
             assert told() == (), "what it wrote may still be on its way"
+        finally:
+            await session.close()
+            gateway.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+@pytest.mark.parametrize(
+    ("told", "kept_on"),
+    [((), (0, 1)), ((1, 2), (1,)), ((2,), ())],
+    ids=["all", "some", "others"],
+)
+def test_a_worker_is_kept_on_no_core_that_its_agent_was_not_told(
+    told: tuple[int, ...], kept_on: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The gateway has dealt those of the agent that was there before. None: the host gives its."""
+
+    async def main() -> None:
+        host, gateway = Idle(), Gateway()
+        session = session_on(host, tmp_path, WorkerLimits(cores=told))
+        try:
+            await gateway.start(session, 1, worker=4, spec=replace(SPEC, cores=(0, 1)))
+            assert host.cores == kept_on
         finally:
             await session.close()
             gateway.close()

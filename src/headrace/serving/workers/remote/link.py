@@ -171,6 +171,12 @@ class AgentLink:
                 f"{self.where}: the agent there is node {hello.name!r}\n"
                 "  try    the address of the right one, or `headrace agent --name`"
             )
+        if self.hello is not None and self.hello.cores != hello.cores:
+            logger.warning(
+                "%s: its workers may be kept on the cores %s now, and its slots were dealt %s:"
+                " those that have lost theirs share; start the server again to deal them anew",
+                *(self.where, list(hello.cores), list(self.hello.cores)),
+            )
         self.hello = hello
         return hello
 

@@ -127,6 +127,8 @@ class Session:
         self.connection: Connection | None = None
         self._arena = Arena(opened.arena_bytes)
         self._host = LocalHost(self._arena, limits, service)
+        self._cores = limits.cores
+        """Which the agent was told, perhaps others than when the gateway dealt them; none: any."""
         self._service = service
         self._arrivals = arrivals
         self._peers = peers
@@ -388,7 +390,7 @@ class Session:
                         )
                         for each in spec.loads
                     ),
-                    cores=spec.cores,
+                    cores=tuple(c for c in spec.cores if c in self._cores or not self._cores),
                     quota=Fraction(spec.quota) if spec.quota else None,
                     device=spec.device,
                     percent=spec.percent,
