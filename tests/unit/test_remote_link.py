@@ -14,7 +14,9 @@ import pytest
 from headrace import __version__
 from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.frames import Finished, Run
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote import agent as agent_module
+from headrace.serving.workers.remote import link as link_module
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import (
     ClusterAddresses,
@@ -32,7 +34,7 @@ from headrace.serving.workers.remote.frames import (
     Pong,
     RunsFor,
 )
-from headrace.serving.workers.remote.handshake import HandshakeError
+from headrace.serving.workers.remote.handshake import HandshakeError, SupersededError
 from headrace.serving.workers.remote.link import DELAYED_S, RECONNECT_S, Address, AgentLink
 from headrace.serving.workers.remote.orders import Orders
 from headrace.serving.workers.remote.session import Session
@@ -154,6 +156,30 @@ def test_whatever_fails_a_link_is_connected_again(
     assert "could not be connected" in caplog.text
 
 
+def test_a_link_that_breaks_in_ever_other_steps_says_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link_module, "RECONNECT_S", 0.0)
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        connect, tries = link.connect, list[int]()
+
+        async def resets() -> Hello:
+            tries.append(1)
+            if len(tries) <= 6:
+                raise HandshakeError(("it is reset", "nobody answers")[len(tries) % 2])
+            return await connect()
+
+        monkeypatch.setattr(link, "connect", resets)
+        link.keep()
+        link.on_closed("it breaks")
+        await link.until_up()
+
+    linked(tmp_path, test)
+    said = [each for each in caplog.messages if each in ("it is reset", "nobody answers")]
+    assert sorted(said) == ["it is reset", "nobody answers"]
+
+
 def test_a_gateway_whose_nodes_do_not_reach_each_other_takes_none_from_another(
     tmp_path: Path,
 ) -> None:
@@ -224,8 +250,11 @@ def test_whom_another_gateway_has_superseded_does_not_come_back_with_another_pla
         ours = cluster_of(agent)
         before = await opened_links(ours, "n0")
         theirs = await opened_links(cluster_of(agent), "n0")
-        with pytest.raises(HandshakeError, match="another gateway, of epoch 2, has taken over"):
+        with pytest.raises(
+            SupersededError, match=r"another gateway, of epoch 2, has taken over.*\n  try  "
+        ) as raised:
             await opened_links(ours, "n0")
+        assert raised.value.exit_code == HostGoneError.exit_code, "a service manager leaves it"
         assert theirs["n0"].is_up
         for links in (before, theirs):
             await close_links(links)

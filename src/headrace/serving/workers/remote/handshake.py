@@ -49,6 +49,18 @@ class HandshakeError(HeadraceError):
     """The other end is not of this cluster, or nobody answers there."""
 
 
+class SupersededError(HandshakeError):
+    """An agent obeys another gateway, and will not obey this one any more: see `HostGoneError`."""
+
+    exit_code = 5
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}\n"
+            "  try    the gateway that it obeys now, which starting this one again takes it from"
+        )
+
+
 def read_secret(path: Path | None) -> bytes:
     """The cluster's secret, from a file or, without one, from the environment.
 

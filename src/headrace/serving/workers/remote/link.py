@@ -52,7 +52,12 @@ from headrace.serving.workers.remote.frames import (
     Tensors,
     Undelivered,
 )
-from headrace.serving.workers.remote.handshake import HANDSHAKE_S, HandshakeError, call
+from headrace.serving.workers.remote.handshake import (
+    HANDSHAKE_S,
+    HandshakeError,
+    SupersededError,
+    call,
+)
 from headrace.serving.workers.remote.link_ends import RemoteWorkerEnd, TensorEnd
 from headrace.serving.workers.remote.orders import Orders
 from headrace.serving.workers.remote.session import QUIET_S
@@ -197,7 +202,7 @@ class AgentLink:
         """Begin a session; the link is up.
 
         Raises:
-            HandshakeError: the agent refuses.
+            HandshakeError: the agent refuses; SupersededError: for ever.
         """
         self._open_frame = frame
         self._ask(frame)
@@ -205,7 +210,8 @@ class AgentLink:
         if isinstance(said, Refused):
             self._hang_up()
             self.refused = said.reason if said.for_ever else ""
-            raise HandshakeError(f"{self.where}: refuses this gateway: {said.reason}")
+            refusal = SupersededError if said.for_ever else HandshakeError
+            raise refusal(f"{self.where}: refuses this gateway: {said.reason}")
         if not isinstance(said, Opened):
             self._hang_up()
             raise HandshakeError(f"{self.where}: speaks another language than this gateway")
@@ -304,7 +310,7 @@ class AgentLink:
         self.send(Ping(self._now_us()))
 
     async def _reconnect(self) -> None:
-        said, loop = "", asyncio.get_running_loop()
+        said, loop = set[str](), asyncio.get_running_loop()  # Of why it is not there.
         tried_at_s = -math.inf
         while True:
             await self._gone.wait()
@@ -316,19 +322,20 @@ class AgentLink:
                 assert self._open_frame is not None, "a link that was up has opened a session"
                 await self.open(self._open_frame)
                 await self._until_admitted()
-                said = ""
+                said.clear()
                 logger.info("%s: is back", self.where)
             except HeadraceError as error:
                 if self.refused:
-                    logger.error("%s; not tried again", error)
+                    logger.error("%s; not tried again", str(error).partition("\n")[0])
                     self._admitted.set()
                     return
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("%s", said.partition("\n")[0])
+                # What alternates, each time that it breaks in another step, is said once too.
+                if str(error) not in said:
+                    said.add(str(error))
+                    logger.warning("%s", str(error).partition("\n")[0])
             except Exception as error:
-                if repr(error) != said:
-                    said = repr(error)
+                if repr(error) not in said:
+                    said.add(repr(error))
                     logger.exception("%s: could not be connected", self.where)
 
     async def _until_admitted(self) -> None:
