@@ -64,6 +64,20 @@ def test_a_file_with_other_content_than_its_name_is_never_used(tmp_path: Path) -
     assert names(tmp_path / "files") == set()
 
 
+def test_a_file_that_is_written_under_the_agent_that_has_used_it_is_not_used_again(
+    tmp_path: Path,
+) -> None:
+    store = FileStore(tmp_path)
+    ref = sent(store, b"expected")
+    assert store.has(ref)
+    path = store.path(ref.sha256)
+    path.chmod(0o600)
+    path.write_bytes(b"replaced")
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert not store.has(ref)
+    assert not path.exists()
+
+
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     store = FileStore(tmp_path, limit_bytes=100)
     first, second = sent(store, b"a" * 40), sent(store, b"b" * 40)

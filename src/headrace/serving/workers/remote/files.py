@@ -2,8 +2,8 @@
 
 An agent keeps what it was sent under the hash of its content, so that a file crosses the network
 once however many workers, plans and gateways ask for it. It is hashed while it arrives and takes
-its name only when that is right; what lies there from an earlier agent is hashed before it is used
-for the first time. So a file that differs, for whatever reason, is never loaded.
+its name only when that is right; what lies there from an earlier agent, or was written since then,
+is hashed before it is used. So a file that differs, for whatever reason, is not loaded.
 
     FOLDER/files/SHA256       read-only; a worker opens it by descriptor
     FOLDER/sets/KEY/NAME      weights beside a model under the names that it refers to: hard links
@@ -160,6 +160,12 @@ def _locked(lock: int, until_s: float) -> bool:
             return True
 
 
+def _state(path: Path) -> tuple[int, int]:
+    """Another one when the file was written, or is another."""
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns
+
+
 class FileStore:
     """An agent's files."""
 
@@ -171,7 +177,8 @@ class FileStore:
         """
         self._files, self._sets = folder / "files", folder / "sets"
         self._limit_bytes = limit_bytes
-        self._verified: set[str] = set()
+        self._verified: dict[str, tuple[int, int]] = {}
+        """By hash, what the file was when it was right: see `_state`."""
         try:
             self._make_folders()
             with tempfile.TemporaryFile(dir=self._files):
@@ -203,13 +210,14 @@ class FileStore:
         """
         path = self.path(ref.sha256)
         try:
+            state = _state(path)
             found = path.stat().st_size == ref.size_bytes and (
-                ref.sha256 in self._verified or file_ref(str(path)).sha256 == ref.sha256
+                self._verified.get(ref.sha256) == state or file_ref(str(path)).sha256 == ref.sha256
             )
+            if found:
+                self._verified[ref.sha256] = state
         except OSError:
             found = False
-        if found:
-            self._verified.add(ref.sha256)
         # Neither decides what is used: a folder that cannot be written may hold good files.
         with contextlib.suppress(OSError):
             if found:
@@ -258,9 +266,9 @@ class FileStore:
                 )
             os.chmod(arrived.path, 0o400)
             os.replace(arrived.path, path)
+            self._verified[arrived.ref.sha256] = _state(path)
         except OSError as error:
             raise _not_kept(self._files, arrived.ref, error) from error
-        self._verified.add(arrived.ref.sha256)
 
     def weights(self, refs: Sequence[FileRef]) -> ExternalWeights | None:
         """These files in one folder, under the names by which a model refers to them.
@@ -310,5 +318,5 @@ class FileStore:
             if held + wanted_bytes <= self._limit_bytes:
                 return
             path.unlink(missing_ok=True)
-            self._verified.discard(path.name)
+            self._verified.pop(path.name, None)
             held -= size

@@ -202,7 +202,7 @@ class AgentLink:
         """Begin a session; the link is up.
 
         Raises:
-            HandshakeError: the agent refuses; SupersededError: for ever.
+            HandshakeError: the agent refuses (SupersededError: for ever).
         """
         self._open_frame = frame
         self._ask(frame)
@@ -310,8 +310,7 @@ class AgentLink:
         self.send(Ping(self._now_us()))
 
     async def _reconnect(self) -> None:
-        said, loop = set[str](), asyncio.get_running_loop()  # Of why it is not there.
-        tried_at_s = -math.inf
+        said, tried_at_s, loop = set[str](), -math.inf, asyncio.get_running_loop()
         while True:
             await self._gone.wait()
             # Also where sessions end as soon as they have begun.
@@ -325,14 +324,14 @@ class AgentLink:
                 said.clear()
                 logger.info("%s: is back", self.where)
             except HeadraceError as error:
+                what = str(error).partition("\n")[0]
                 if self.refused:
-                    logger.error("%s; not tried again", str(error).partition("\n")[0])
+                    logger.error("%s; not tried again", what)
                     self._admitted.set()
                     return
-                # What alternates, each time that it breaks in another step, is said once too.
-                if str(error) not in said:
-                    said.add(str(error))
-                    logger.warning("%s", str(error).partition("\n")[0])
+                if what not in said:  # of all: two may take turns
+                    said.add(what)
+                    logger.warning("%s", what)
             except Exception as error:
                 if repr(error) not in said:
                     said.add(repr(error))
