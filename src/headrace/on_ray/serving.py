@@ -183,17 +183,18 @@ class ServedOnRay:
         self._aside(lost.end)
         if agent.address != lost.address:
             # The gateway looks for an agent where it was. Another one adopts all workers.
-            logger.warning("node %s has another address: the gateway is started again", name)
-            self._start_again()
+            self._start_again(f"node {name} has another address")
 
     def _aside(self, act: Callable[[], None]) -> None:
         thread = threading.Thread(target=act, daemon=True)
         self._ending.append(thread)
         thread.start()
 
-    def _start_again(self) -> None:
+    def _start_again(self, why: str) -> None:
         """Another gateway, unless all is to end. The old one has to give its port back first."""
         with self._exchange:
+            if not self._stopping.is_set():
+                logger.warning("%s: the gateway is started again", why)
             self.gateway.stop(STOP_S)
             if not self._stopping.is_set():
                 self.gateway = self._start_gateway()
