@@ -10,6 +10,7 @@ structure  names, references and ranges      claims     rates, objective, bound,
 figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
 resources  devices, memory, links, time      binding    what is said in words
 shared     duty cycles and slowdowns         malleable  depths, items, what all slots carry
+room       whether all models of slots they come to have room at once
 starts     of models that are not in memory (DeepPlan)
 provisioned  more models than memory: what fits, what is found absent, what all slots carry
 case       the plan with look-ups, and the findings

@@ -10,11 +10,12 @@ slo         the start, and such a batch, keep the model's budget; both take the 
             takes between two batches
 start       what comes over a helper has one: a slot of another device of the same node and type,
             behind another link to host memory
-absent      the part of requests that find their model absent: random arrivals at rates as stated,
-            or in proportion to weights, and LRU: the time T after which an unused model is gone has
-            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Each
-            slot keeps room for the largest run; of the rest, only whole models count: as many as
-            fit of each, in the mean by rates
+absent      the part of requests that find their model absent. Each slot keeps room for the largest
+            run; where the rest is found to have room for all models at once (`room`), none is. Else
+            random arrivals at rates as stated, or in proportion to weights, and LRU: the time T
+            after which an unused model is gone has sum of bytes (1 - exp(-r T)) = what is there,
+            absent = exp(-r T) (Che's). There is no more than whole models: as many as fit of each,
+            in the mean by rates or over models, and less than all by at least the smallest
 carried     rates as stated, or in proportion to weights (over the part that a model is expected to
             carry), times what the slots' time or their links, whichever is scarcer, allow, by
             medians; a link is shared by the slots of `devices_per_link` devices of a node, by index
@@ -30,6 +31,7 @@ from headrace.domain.plan import Deployment, Slot, Stage
 from headrace.domain.profile import Profile
 from headrace.verify.case import Case
 from headrace.verify.figures import Throughputs, check_deployments, latency_us
+from headrace.verify.room import all_have_room, held_bytes
 from headrace.verify.starts import Median, check_helper, link_of, median_start
 
 US_PER_S = 1e6
@@ -162,10 +164,10 @@ def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
         what = "bytes that it takes of a slot, beside the largest run on it"
         for model in ours:
             case.limit("memory", model, what, sizes[model], max(0, each_slot))
-        memory = max(0, each_slot)
-        left = sum(rates[model] * (memory % size) for model, size in sizes.items() if size)
-        memory = round(memory - left / sum(rates[model] for model in ours)) * _slots_of(case, kind)
-        after = _gone_after({model: rates[model] for model in ours}, sizes, memory)
+        after, slots, memory = inf, _slots_of(case, kind), max(0, each_slot)
+        if not all_have_room(list(sizes.values()), slots, memory):
+            asked = {model: rates[model] for model in ours}
+            after = _gone_after(asked, sizes, held_bytes(asked, sizes, slots, memory))
         absent.update({model: exp(-rates[model] * after) if after < inf else 0.0 for model in ours})
     for deployment in case.plan.deployments:
         what = "part of its requests that find it absent"
@@ -175,10 +177,8 @@ def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
     return absent
 
 
-def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: int) -> float:
+def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: float) -> float:
     """T, by Newton's method from below: the sum grows ever more slowly."""
-    if sum(sizes.values()) <= memory:
-        return inf
     at = 0.0
     for _ in range(1_000):
         held = sum(-size * expm1(-rates[model] * at) for model, size in sizes.items())

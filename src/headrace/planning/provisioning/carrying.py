@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.provisioning.placing import Placed
-from headrace.planning.provisioning.residents import absent_shares, usable_bytes
+from headrace.planning.provisioning.residents import absent_on_slots
 
 US_PER_S = 1e6
 
@@ -61,7 +61,7 @@ def carried(problem: Problem, placed: Sequence[Placed], devices: int | None = No
     memory = max(0, room - max(each.working_bytes for each in placed))
     weights = [weight_of(each.demand) for each in placed]
     sizes = [each.held_bytes for each in placed]
-    absent = absent_shares(weights, sizes, slots * usable_bytes(weights, sizes, memory)).tolist()
+    absent = absent_on_slots(weights, sizes, slots, memory).tolist()
     exec_us = copy_us = 0.0
     for weight, each, part in zip(weights, placed, absent, strict=True):
         exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])

@@ -1,17 +1,29 @@
 """How often a model is found absent, of more models than memory.
 
-Requests of model i come at random, r_i of them in a unit of time; memory holds C bytes, and the
-model that was unused for longest leaves. Then there is a time T after which an unused model is
-gone, nearly the same for all (Che, Tung and Wang, "Hierarchical Web Caching Systems", 2002):
+Where all models have room at once, each whole on one slot, none is: the dispatcher brings each to
+where there is room, and none has to leave. That is only said where it is found that they have, and
+the dispatcher, which takes models in the order in which they are asked for, finds how as well. Of
+few models that is every way to place them. Of many, each goes to the first slot with room for it,
+the smallest first, which is the hardest order; or the largest first, and a second one of the
+largest has room, too.
+
+Elsewhere requests of model i come at random, r_i of them in a unit of time; memory holds C bytes,
+and the model that was unused for longest leaves. Then there is a time T after which an unused model
+is gone, nearly the same for all (Che, Tung and Wang, "Hierarchical Web Caching Systems", 2002):
 
     sum over i of bytes_i (1 - exp(-r_i T)) = C            absent_i = exp(-r_i T)
 
 The part does not change when all rates do by one factor.
 
 A slot of M bytes does not hold M: what is left over is too small for one more. Of models of one
-size it holds floor(M / bytes) of them; of several sizes, the mean of that, by rates:
+size it holds floor(M / bytes) of them; of several sizes, the mean of that, by rates or over models,
+whichever is less: one that most requests are for fills no more than its one place. And as not all
+models are there, at least the smallest is not:
 
-    C = slots x (sum over i of r_i floor(M / bytes_i) bytes_i) / (sum over i of r_i)
+    C = min(slots x mean of floor(M / bytes_i) bytes_i, sum of bytes_i - min of bytes_i)
+
+A model is thought to be on one slot at a time. One that is asked for more than a slot carries is on
+several, which takes memory from others: that is not counted.
 """
 
 from collections.abc import Sequence
@@ -21,37 +33,96 @@ import numpy.typing as npt
 
 HALVINGS = 200
 
+EVERY_WAY_MAX = 10
+"""So many models are placed in every way."""
 
-def usable_bytes(rates: Sequence[float], sizes_bytes: Sequence[int], slot_bytes: int) -> int:
-    """What of one slot's memory models take in the mean, as long as not all of them are there.
 
-    >>> usable_bytes([1.0, 1.0], [4, 4], 10), usable_bytes([1.0, 3.0], [4, 5], 11)
-    (8, 10)
+def absent_on_slots(
+    rates: Sequence[float], sizes_bytes: Sequence[int], slots: int, slot_bytes: int
+) -> npt.NDArray[np.float64]:
+    """Shape (models,): the part of each one's requests that find it absent on all slots.
+
+    Args:
+        rates: above 0, in any unit.
+        slot_bytes: of each slot, for models.
+
+    >>> absent_on_slots([1.0, 1.0], [6, 4], 1, 10).tolist()
+    [0.0, 0.0]
+    >>> absent_on_slots([1.0, 1.0], [6, 6], 1, 10).round(6).tolist()
+    [0.5, 0.5]
     """
-    taken = sum(
-        rate * (slot_bytes // size * size if size else slot_bytes)
-        for rate, size in zip(rates, sizes_bytes, strict=True)
-    )
-    return round(taken / sum(rates))
+    if all_have_room(sizes_bytes, slots, slot_bytes):
+        return np.zeros(len(rates))
+    usable = usable_bytes(rates, sizes_bytes, slots, slot_bytes)
+    return absent_shares(rates, sizes_bytes, usable)
+
+
+def all_have_room(sizes_bytes: Sequence[int], slots: int, slot_bytes: int) -> bool:
+    """Whether all are there at once, as far as is found.
+
+    >>> all_have_room([6, 6, 4, 4], 2, 10), all_have_room([5, 6, 6], 2, 10)
+    (True, False)
+    """
+    falling = sorted(filter(None, sizes_bytes), reverse=True)
+    if sum(falling) > slots * slot_bytes:
+        return False
+    if len(falling) <= EVERY_WAY_MAX:
+        return _some_way(falling, (slot_bytes,) * min(slots, len(falling)))
+    spare = [falling[0], *falling]
+    return any(_first_fit(order, slots, slot_bytes) for order in (falling[::-1], spare))
+
+
+def _first_fit(sizes: Sequence[int], slots: int, slot_bytes: int) -> bool:
+    free = [slot_bytes] * min(slots, len(sizes))
+    for size in sizes:
+        slot = next((slot for slot, left in enumerate(free) if size <= left), None)
+        if slot is None:
+            return False
+        free[slot] -= size
+    return True
+
+
+def _some_way(sizes: Sequence[int], free: tuple[int, ...]) -> bool:
+    """Each on the fullest slot first; those with as much left are one choice."""
+    if not sizes:
+        return True
+    size, *others = sizes
+    for left in sorted(set(free)):
+        if size <= left:
+            slot = free.index(left)
+            if _some_way(others, (*free[:slot], left - size, *free[slot + 1 :])):
+                return True
+    return False
+
+
+def usable_bytes(
+    rates: Sequence[float], sizes_bytes: Sequence[int], slots: int, slot_bytes: int
+) -> float:
+    """What of the slots' memory models take in the mean, of which not all are there.
+
+    >>> usable_bytes([1.0, 1.0, 1.0], [4, 4, 4], 1, 10), usable_bytes([1.0, 3.0], [4, 5], 1, 11)
+    (8.0, 5.0)
+    """
+    whole = [slot_bytes // size * size if size else slot_bytes for size in sizes_bytes]
+    by_rates = sum(rate * taken for rate, taken in zip(rates, whole, strict=True)) / sum(rates)
+    mean = min(by_rates, sum(whole) / len(whole))
+    return min(slots * mean, float(sum(sizes_bytes) - min(filter(None, sizes_bytes))))
 
 
 def absent_shares(
-    rates: Sequence[float], sizes_bytes: Sequence[int], memory_bytes: int
+    rates: Sequence[float], sizes_bytes: Sequence[int], memory_bytes: float
 ) -> npt.NDArray[np.float64]:
     """Shape (models,): the part of each one's requests that find it absent.
 
     Args:
         rates: above 0, in any unit.
+        memory_bytes: less than all of them take.
 
-    >>> absent_shares([1.0, 1.0], [10, 10], 20).tolist()
-    [0.0, 0.0]
     >>> absent_shares([1.0, 1.0], [10, 10], 10).round(6).tolist()
     [0.5, 0.5]
     """
     rate = np.asarray(rates, np.float64)
     size = np.asarray(sizes_bytes, np.float64)
-    if size.sum() <= memory_bytes:
-        return np.zeros(len(rate))
     low, high = 0.0, 1.0 / rate.min()
     while (size * -np.expm1(-rate * high)).sum() < memory_bytes:
         high *= 2
