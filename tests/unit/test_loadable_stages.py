@@ -66,6 +66,25 @@ def test_files_are_known_again_and_made_anew_when_they_are_damaged_or_gone(
         stage.require_unchanged()
 
 
+@pytest.mark.parametrize("maker", [MAKER, None], ids=["prepared", "as it is"])
+def test_a_model_whose_file_is_another_one_now_or_gone_is_refused_although_its_stage_is_kept(
+    tmp_path: Path, network: Profile, maker: SharedWeightsMaker | None
+) -> None:
+    model = LoadableModel(network, tmp_path, WHOLE, maker)
+    stage = model.stage()
+    path = tmp_path / "net.onnx"
+    content = path.read_bytes()
+
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 255]))
+    with pytest.raises(ModelError, match=r"net\.onnx"):
+        model.stage()
+    path.unlink()
+    with pytest.raises(ModelError, match=r"net\.onnx"):
+        model.stage()
+    path.write_bytes(content)
+    assert model.stage() == stage
+
+
 class SlowToRemove:
     """Who finds an entry damaged second removes it when the first has made it anew."""
 

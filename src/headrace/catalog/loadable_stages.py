@@ -81,11 +81,13 @@ class LoadableModel:
         """What `stage` has found last; whoever opens the files compares them again."""
 
     def stage(self) -> LoadableStage:
-        """Its files, as they were profiled or made.
+        """Its files, as they were profiled or made; the model's own by its hash each time.
 
         Raises:
             ModelError: the model's file is missing, or is not the one that was profiled.
         """
+        # The model itself comes first: what was made of it can be made again, and it cannot.
+        stage_location(self._profile, self._folder, *self._blocks)
         known = self.checked
         if known is not None:
             try:
@@ -98,8 +100,6 @@ class LoadableModel:
         return self.checked
 
     def _check(self) -> LoadableStage:
-        # The model itself comes first: what was made of it can be made again, and it cannot.
-        stage_location(self._profile, self._folder, *self._blocks)
         try:
             return self._as_made()
         except ModelError:
