@@ -236,6 +236,39 @@ def test_a_model_that_fits_alone_but_not_beside_the_largest_run_is_refused() -> 
     assert "memory" in {each.check for each in verify(plan, of.profiles)}
 
 
+def _weightless(profile: Profile) -> Profile:
+    (times,) = profile.layer_times
+    none = (0,) * times.count
+    return replace(
+        profile,
+        layers=tuple(replace(layer, weights_bytes=0) for layer in profile.layers),
+        layer_times=(
+            replace(
+                times,
+                load_p50_us=none,
+                load_p99_us=none,
+                saved_us=none,
+                host_p50_us=times.inside_p50_us,
+                host_p99_us=times.inside_p99_us,
+                forward_us=none,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("provision", ["exact", "exact-by-layer", "exact+pt"])
+def test_a_model_without_weights_starts_as_soon_as_it_is_open(provision: str) -> None:
+    options = PlanOptions(planner="provisioned", provision=provision, margin=0.0)
+    of = problem(options=options)
+    of = replace(of, profiles={**of.profiles, "m0": _weightless(of.profiles["m0"])})
+    plan = planned(of)
+    assert verify(plan, of.profiles) == []
+    (times,) = of.profiles["m0"].layer_times
+    start = plan.deployments[0].start
+    assert start is not None
+    assert start.start_us == times.open_p99_us + sum(times.inside_p99_us)
+
+
 def test_a_start_beyond_the_objective_is_refused_with_the_least_objective() -> None:
     demands = tuple(Demand(model=f"m{i}", slo_us=4_000) for i in range(MODELS))
     refusal = solve(problem(demands=demands)).refusal or ""

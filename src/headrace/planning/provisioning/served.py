@@ -29,7 +29,8 @@ def plan_served_start(planner: str, chain: Chain, cold_share: float) -> Start:
     never_us += chain.count * chain.forward_copy_us + 1
     best, best_us, bound_us = None, 0.0, None
     limits = np.unique(more_us[chain.weighted])
-    tried = limits[np.unique(np.linspace(0, len(limits) - 1, LIMITS).astype(int))]
+    some = np.linspace(0, len(limits) - 1, min(LIMITS, len(limits))).astype(int)
+    tried = limits[np.unique(some)]
     for limit in (-1, *tried.tolist()):
         banned = chain.weighted & (more_us > limit)
         start = plan_start(planner, replace(chain, host_us=chain.host_us + never_us * banned))
