@@ -349,6 +349,33 @@ def test_devices_are_counted_for_stated_rates() -> None:
     assert "devices of type 'gpu'" in (solve(problem(demands=many)).refusal or "")
 
 
+@pytest.mark.parametrize(
+    ("per", "nodes", "rate_rps", "enough"),
+    [(1, [4], 1, 2), (2, [4], 1, 3), (1, [4], 200, 3), (1, [2, 2], 1, 2), (1, [2, 2], 200, 4)],
+)
+def test_devices_that_are_counted_are_enough_to_help_each_other(
+    per: int, nodes: list[int], rate_rps: float, enough: int
+) -> None:
+    """Three carry the higher rates, and the third one alone on its node would have no helper."""
+    kind = DeviceType(name="gpu", memory_bytes=MEMORY, copy_stream=True, devices_per_link=per)
+    options = PlanOptions(
+        planner="provisioned", provision="exact+pt", margin=0.0, objective="least-devices"
+    )
+    of = problem(
+        cluster=Cluster(
+            device_types=(kind,),
+            nodes=tuple(Node(name=f"n{i}", devices={"gpu": n}) for i, n in enumerate(nodes)),
+        ),
+        options=options,
+        demands=tuple(
+            Demand(model=f"m{i}", slo_us=100_000, rate_rps=rate_rps) for i in range(MODELS)
+        ),
+    )
+    plan = planned(of)
+    assert plan.objective == len(plan.slots) == enough
+    assert verify(plan, of.profiles) == []
+
+
 def test_a_device_without_its_memory_is_refused() -> None:
     cluster = Cluster(
         device_types=(DeviceType(name="gpu"),), nodes=(Node(name="n0", devices={"gpu": 2}),)

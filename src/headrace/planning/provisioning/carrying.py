@@ -78,22 +78,36 @@ def carried(problem: Problem, placed: Sequence[Placed], devices: int | None = No
 
 
 def _link_count(problem: Problem, device: str, devices: int | None) -> int:
-    """Of so many devices, the first ones of the first nodes; None: of all."""
-    per, count = problem.cluster.device_type(device).devices_per_link, 0
-    left = problem.cluster.count(device) if devices is None else devices
+    """Of so many devices; None: of all."""
+    per = problem.cluster.device_type(device).devices_per_link
+    count = problem.cluster.count(device) if devices is None else devices
+    on_nodes = _on_nodes(problem, device, count)
+    return sum(-(-here // per) for here in on_nodes) + (count - sum(on_nodes)) // per
+
+
+def _on_nodes(problem: Problem, device: str, devices: int) -> list[int]:
+    """How many of so many devices each node has: the first ones of the first nodes."""
+    found, left = [], devices
     for node in problem.cluster.nodes:
-        here = min(node.devices.get(device, 0), left)
-        left -= here
-        count += -(-here // per)
-    return count + left // per
+        found.append(min(node.devices.get(device, 0), left))
+        left -= found[-1]
+    return found
 
 
 def devices_enough(problem: Problem, placed: Sequence[Placed]) -> int:
-    """Devices that carry the stated rates."""
+    """Devices that carry the stated rates, and that help each other where starts need that."""
     devices = 1
-    while carried(problem, placed, devices).need > 1:
+    while not _help_enough(problem, placed, devices) or carried(problem, placed, devices).need > 1:
         devices += 1
     return devices
+
+
+def _help_enough(problem: Problem, placed: Sequence[Placed], devices: int) -> bool:
+    """Whether each of so many devices has one behind another link of its node, if it needs one."""
+    if all(each.links == 1 for each in placed):
+        return True
+    per = problem.cluster.device_type(placed[0].device).devices_per_link
+    return not any(0 < here <= per for here in _on_nodes(problem, placed[0].device, devices))
 
 
 def without_room(problem: Problem, placed: Sequence[Placed]) -> str:
