@@ -39,7 +39,8 @@ class Start:
     """How much later than by medians an idle slot may end it: p99 of all layers."""
     held_bytes: int
     """Of the slot's memory, from its first copy until it is evicted: what it copies, or what the
-    loaded model was measured to hold where that is more."""
+    loaded model was measured to hold where that is more. Of a measured one, weights that several
+    layers share count once."""
     uses_helper: bool = False
     """Part of it comes over another device's link, which is busy as long."""
     working_bytes: int = 0
@@ -86,12 +87,21 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         exec_us=exec_us,
         last_us=last_us,
         slack_us=max(0, max(exec99_us, last99_us) - max(exec_us, last_us)),
-        held_bytes=max(times.held_bytes, resident_bytes),
+        held_bytes=_held_bytes(profile, times, resident_bytes),
         working_bytes=times.working_bytes,
         uses_helper=any(transfer.helper for transfer in residency.transfers),
         load99_us=load99_us,
         resident_bytes=resident_bytes,
     )
+
+
+def _held_bytes(profile: Profile, times: LayerTimes, resident_bytes: int) -> int:
+    """Not less than weights: one run, by which it was measured, need not touch all of a table. What
+    layers share is held once, where it was measured."""
+    if not times.held_bytes:
+        return resident_bytes
+    once_bytes = profile.weights_bytes(0, len(profile.blocks))
+    return max(times.held_bytes, min(resident_bytes, once_bytes))
 
 
 def _layer_times(where: str, profile: Profile, residency: Residency) -> LayerTimes:

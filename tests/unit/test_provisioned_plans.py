@@ -229,6 +229,24 @@ def test_every_slot_keeps_room_for_the_largest_run_and_models_count_as_measured(
     assert {each.check for each in verify(unaware, of.profiles)} >= {"start"}
 
 
+def test_weights_that_layers_share_are_held_once_where_memory_was_measured() -> None:
+    of = _measured(m0=(7_000_000, 0))
+    shared = replace(
+        of.profiles["m0"],
+        layers=tuple(
+            replace(layer, weights_bytes=8_000_000 if layer.weights_bytes else 0)
+            for layer in of.profiles["m0"].layers
+        ),
+        blocks=tuple(replace(each, weights_bytes=4_000_000) for each in of.profiles["m0"].blocks),
+    )
+    of = replace(of, profiles={**of.profiles, "m0": shared})
+    plan = planned(of)
+    assert verify(plan, of.profiles) == []
+    start = Topology.from_plan(plan, of.profiles).models[0].start
+    assert start is not None
+    assert start.resident_bytes > start.held_bytes == 8_000_000
+
+
 def test_a_model_that_fits_alone_but_not_beside_the_largest_run_is_refused() -> None:
     of = _measured(m0=(1, 1_500_000), m1=(15_000_000, 0))
     assert "to load and run 'm0'" in (solve(of).refusal or "")

@@ -42,8 +42,9 @@ class LayerTimes(Record, frozen=True, kw_only=True):
     forward_call_us: int = 0
     """Of each copy from there, beside its layers'."""
     held_bytes: int = 0
-    """Measured: what a slot's memory holds of the model, from its load on; 0: only weights count,
-    those that its start brings."""
+    """Measured: what a slot's memory holds of the model, from its load on, and not less than the
+    weights that its start brings, those of several layers once; 0: only weights count, those of
+    each layer."""
     working_bytes: int = 0
     """Measured: the most that loading and running it take for a while; a slot does so with one
     model after the other, and keeps room for the largest."""

@@ -115,7 +115,9 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     case.limit("slo", model, "start (us), gateway included", needed_us, deployment.budget_us)
     size = sum(layer.weights_bytes for layer in profile.layers)
     size -= sum(profile.layers[i].weights_bytes for i in start.host)
-    size = max(size, times.held_bytes)
+    if times.held_bytes:  # weights that several layers share are there once
+        size = min(size, sum(block.weights_bytes for block in profile.blocks))
+        size = max(size, times.held_bytes)
     helped = any(transfer.helper for transfer in start.transfers)
     _check_pool(case, where, stage)
     for name in stage.pool:
