@@ -6,7 +6,7 @@ model is, `types_of_models` looks for; what all devices carry then, `carrying` s
 must be over within the latency budget.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from headrace.domain.errors import DocumentError
@@ -15,7 +15,7 @@ from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.provisioning.carrying import devices_enough, weight_of
+from headrace.planning.provisioning.carrying import Carried, devices_enough, weight_of
 from headrace.planning.provisioning.placing import Placed
 from headrace.planning.provisioning.planners import NEED_HELPER
 from headrace.planning.provisioning.refusal import refuse_rates
@@ -137,9 +137,9 @@ def _planned(problem: Problem, planner: str, found: OnTypes, deadline: Deadline)
     scarce = max(found.carried, key=lambda on: on.need)
     idle = "" if found.devices else _idle(problem, found)
     if rated and scarce.need > 1:
-        parts, enough = list(absent.values()), devices_enough(problem, scarce.placed)
+        cold, enough = _cold_share([scarce]), devices_enough(problem, scarce.placed)
         return _refused(
-            refuse_rates(problem, scarce.device, scarce.need, parts, enough, idle), deadline
+            refuse_rates(problem, scarce.device, scarce.need, cold, enough, idle), deadline
         )
     slots = tuple(_slots(problem, planner, found))
     placed = {each.demand.model: each for on in found.carried for each in on.placed}
@@ -156,7 +156,7 @@ def _planned(problem: Problem, planner: str, found: OnTypes, deadline: Deadline)
     claim = Claim(
         bound=None,
         stopped="heuristic",
-        binding=_binding(found, absent, idle),
+        binding=_binding(found, idle),
         runtime_s=deadline.spent_s,
     )
     plan = written(problem, slots, deployments, claim)
@@ -171,17 +171,23 @@ def _idle(problem: Problem, found: OnTypes) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in left)
 
 
-def _binding(found: OnTypes, absent: Mapping[str, float], idle: str) -> str:
-    weights = {
-        each.demand.model: weight_of(each.demand) for on in found.carried for each in on.placed
-    }
-    cold = sum(weights[name] * part for name, part in absent.items()) / sum(weights.values())
+def _binding(found: OnTypes, idle: str) -> str:
     kinds = ", ".join(on.device for on in found.carried)
     return (
-        f"time of the slots on {kinds}, or of their links: {cold:.1%} of requests are expected to"
-        " be starts, were the model that is unused for longest to leave"
+        f"time of the slots on {kinds}, or of their links: {_cold_share(found.carried):.1%} of"
+        " requests are expected to be starts, were the model that is unused for longest to leave"
         f"{f'; idle: {idle}' if idle else ''}"
     )
+
+
+def _cold_share(carried: Sequence[Carried]) -> float:
+    """Of all requests, those that find their model absent."""
+    parts = [
+        (weight_of(each.demand), part)
+        for on in carried
+        for each, part in zip(on.placed, on.absent, strict=True)
+    ]
+    return sum(weight * part for weight, part in parts) / sum(weight for weight, _ in parts)
 
 
 def _slots(problem: Problem, planner: str, found: OnTypes) -> Iterator[Slot]:

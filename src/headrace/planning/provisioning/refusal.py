@@ -1,7 +1,5 @@
 """Why there is no plan of models that come and go, and the nearest SLO or rates that would do."""
 
-from collections.abc import Sequence
-
 from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import budget_us
@@ -21,14 +19,14 @@ def refuse_start(demand: Demand, device: str, needed_us: int, margin: float) -> 
 
 
 def refuse_rates(
-    problem: Problem, device: str, need: float, absent: Sequence[float], enough: int, idle: str
+    problem: Problem, device: str, need: float, cold_share: float, enough: int, idle: str
 ) -> str:
     """Rates of which the scarcest devices, or their links, carry only a part.
 
     Args:
         need: of all their time, above 1; in proportion to the rates, of which the parts that find
             their model absent do not change with all of them.
-        absent: of each model's requests.
+        cold_share: of all requests.
         enough: devices.
         idle: devices of other types on which no model is; empty: there are none.
     """
@@ -36,6 +34,6 @@ def refuse_rates(
     return (
         f"rates: these models need {apart(need, 1.0, digits=3)[0]} times the time of the"
         f" {problem.cluster.count(device)} devices of type {device!r},"
-        f" {sum(absent) / len(absent):.0%} of requests being starts{unused}\n"
+        f" {cold_share:.1%} of requests being starts{unused}\n"
         f"  try    {enough} of them, more memory, or rates of {round_down(1 / need, 3)} times these"
     )
