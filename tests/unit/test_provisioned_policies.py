@@ -87,6 +87,15 @@ def test_what_cannot_be_in_time_on_any_slot_is_refused_at_once() -> None:
     assert drops[0].retry_after_us > 0
 
 
+def test_what_is_refused_for_a_moment_is_not_asked_for_again_at_once() -> None:
+    topology = slots_with(20, 1)
+    sim = played(Sim(topology, policy="provision"), (0, 0))
+    late = played(sim, (60_000, 0), (60_000, 0), slo_us=2 * WARM_US - 1)
+    (drop,) = [event for event in late.events if isinstance(event, Dropped)]
+    assert drop.reason == "deadline"
+    assert drop.retry_after_us == WARM_US
+
+
 def test_the_model_of_a_promised_batch_stays_until_it_has_run() -> None:
     sim = played(Sim(slots_with(10, 2), policy="provision"), (0, 0), (1_000, 1))
     ran = [event.at_us for event in sim.events if isinstance(event, Ran)]

@@ -165,7 +165,8 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         return wait(request.deadline_at - alone_us + 1, 1)
     note_asked(s, model, request.arrived_at)
     fade_loads(s, model, now_us)
-    return drop(DEADLINE, max(1, min(late_us, RETRY_US)))
+    # What is a little too late now is so a moment later, too: a batch of its own is the least.
+    return drop(DEADLINE, min(max(late_us, alone_us), RETRY_US))
 
 
 @kernel
