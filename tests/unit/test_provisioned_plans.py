@@ -394,6 +394,22 @@ def test_devices_that_are_counted_are_enough_to_help_each_other(
     assert verify(plan, of.profiles) == []
 
 
+def test_a_measured_start_of_the_whole_and_a_copy_stream_are_refused_together() -> None:
+    """Of the first nothing says which part of it others may run beside."""
+    of = problem()
+    times = tuple(
+        replace(each, start_p50_us=30_000, start_p99_us=31_000)
+        for each in of.profiles["m0"].layer_times
+    )
+    profiles = {**of.profiles, "m0": replace(of.profiles["m0"], layer_times=times)}
+    with pytest.raises(DocumentError, match=r"'m0' states starts(.|\n)*copy_stream"):
+        solve(replace(of, profiles=profiles))
+
+    kinds = tuple(replace(kind, copy_stream=False) for kind in of.cluster.device_types)
+    alone = replace(of, profiles=profiles, cluster=replace(of.cluster, device_types=kinds))
+    assert verify(planned(alone), profiles) == []
+
+
 def test_a_device_without_its_memory_is_refused() -> None:
     cluster = Cluster(
         device_types=(DeviceType(name="gpu"),), nodes=(Node(name="n0", devices={"gpu": 2}),)

@@ -53,7 +53,8 @@ class LayerTimes(Record, frozen=True, kw_only=True):
     open_p99_us: int = 0
     start_p50_us: int = 0
     """Measured: from the model's files until its first answer, whatever layers a plan loads, where
-    what runs it opens it in one way only. No start is sooner; 0: not measured."""
+    what runs it opens it in one way only. No start is sooner; 0: not measured. Such a start holds
+    its slot: devices with a copy stream state `open_p50_us`."""
     start_p99_us: int = 0
 
     def __post_init__(self) -> None:

@@ -67,7 +67,8 @@ def place(
         cold_share: the part of requests that are starts, for which its layers are placed.
 
     Raises:
-        DocumentError: `planner` needs times that the profile does not have.
+        DocumentError: `planner` needs times that the profile does not have, or the profile states
+            starts as of devices without a copy stream, and the type has one.
     """
     profile = problem.profiles[demand.model]
     kind = problem.cluster.device_type(times.device)
@@ -75,6 +76,13 @@ def place(
         raise DocumentError(
             f"--provision {planner}: copies over a second device, and profile {demand.model!r} has"
             f" no forward_us on {times.device!r}\n  try    a planner without +pt"
+        )
+    if kind.copy_stream and times.start_p50_us:
+        raise DocumentError(
+            f"planner provisioned: profile {demand.model!r} states starts of the whole model on"
+            f" {times.device!r} (start_p50_us), which take what runs them, and the device type is"
+            " said to execute others meanwhile (copy_stream)\n"
+            "  try    leave copy_stream out, or state what opening the model takes (open_p50_us)"
         )
     start = _start_of(times, planner, cold_share)
     residency = stated(profile.layers, times, start, planner)
