@@ -39,9 +39,12 @@ class BruteForce:
             (device, (int(share * parts[device]), weights)) for device, share, weights in self.kinds
         ]
         most = [problem.cluster.count(device) * int(1 / share) for device, share, _ in self.kinds]
-        vectors = product(*(range(count + 1) for count in most))
-        self.uses: list[Use] = [use for use in vectors if self.packable(use)]
-        self._known = frozenset(self.uses)
+        self._known: set[Use] = set()
+        for use in product(*(range(count + 1) for count in most)):
+            # What does not fit does not fit with a slot more.
+            if all(less in self._known for less in _one_less(use)) and self.packable(use):
+                self._known.add(use)
+        self.uses = sorted(self._known)
         self.tables = {demand.model: self._table(demand) for demand in problem.demands}
 
     def _weights(self, device: str) -> set[int]:
@@ -183,6 +186,13 @@ class BruteForce:
         assert needed is not None
         prices = {k.name: k.price_per_hour or 0.0 for k in self.problem.cluster.device_types}
         return sum(prices[device] * count for device, count in needed.items())
+
+
+def _one_less(use: Use) -> Iterator[Use]:
+    """All with one slot less."""
+    for i, count in enumerate(use):
+        if count:
+            yield (*use[:i], count - 1, *use[i + 1 :])
 
 
 def _parts(kind: DeviceType) -> int:
