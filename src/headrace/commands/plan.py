@@ -25,17 +25,17 @@ PlannerOption = Annotated[
     typer.Option(
         metavar="NAME",
         help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
-        " no-partitioning, whole models on whole devices; dart-r, pairs of one device of each of two"
-        " types."
+        " no-partitioning, whole models on whole devices; dart-r, pairs of one device of each of"
+        " two types."
         " Shared devices: shares, parts of devices and turns on them, exact; gpulet, the paper's"
         " heuristic; gpulet+int, with what neighbours cost; baselines sbp, self-tuning, ideal."
         " More models than memory: provisioned (DeepPlan); chosen by itself with --provision where"
         " not all models fit."
-        " Requests of many items: malleable, each model cut over one slot, two and so on (Accordion)."
-        " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
-        " dummy load; harpagon, the paper's heuristics; harpagon-optimal, the optimum of their"
-        " form; exhaustive, small apps; baselines nexus, scrooge, inferline, clipper; ablations"
-        " harp-2d, harp-1c, …",
+        " Requests of many items: malleable, each model cut over one slot, two and so on"
+        " (Accordion). Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any"
+        " amount of dummy load; harpagon, the paper's heuristics; harpagon-optimal, the optimum of"
+        " their form; exhaustive, small apps; baselines nexus, scrooge, inferline, clipper;"
+        " ablations harp-2d, harp-1c, …",
     ),
 ]
 ObjectiveOption = Annotated[
