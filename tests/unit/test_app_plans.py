@@ -163,6 +163,22 @@ def test_head_room_that_a_plan_states_and_does_not_carry_is_found(room: dict[str
     assert {found.check for found in verify(claimed, problem.profiles)} == {"rates"}
 
 
+@pytest.mark.parametrize("reading", ["twice", "pair", "turns"])
+def test_apps_that_are_read_in_different_ways_are_found(reading: Any) -> None:
+    """All are run by the policy of the first, under which others' worst cases do not hold."""
+    base = make_app_problem("harpagon")
+    (app,) = base.apps
+    problem = replace(base, apps=(app, replace(app, name="other")))
+    plan = solve(problem).plan
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+    first, other = plan.apps
+    mixed = replace(plan, apps=(first, replace(other, reading=reading)))
+
+    (found,) = [one for one in verify(mixed, problem.profiles) if one.check == "apps"]
+    assert (found.needed, found.available) == ("one", ", ".join(sorted(("remaining", reading))))
+
+
 def test_a_helper_of_a_slot_on_which_nothing_is_started_is_found() -> None:
     problem = make_app_problem()
     plan = solve(problem).plan

@@ -12,7 +12,7 @@ worst case  d_k + collecting a batch, by the plan's reading of the policy: b_k /
             Theorem 1); d_k on whole machines, else b_k / (n_k t_k) (twice); b_k over what at most
             two of its machines take (pair, Table III); for b_k = 1 at most d_k. The module's is the
             largest, at most its budget; the app's is the longest path over its modules, and budgets
-            along every path fit too
+            along every path fit too. All apps are read alike: one policy runs them
 at once     all calls of one request, run by idle machines, fit the SLO (`at_once`)
 budget      SLO x (1 - margin), less the longest path of code before a module and gateway x calls
             of it, less the code after all
@@ -70,6 +70,7 @@ def check_apps(case: Case) -> None:
     throughputs = check_figures(case)
     check_resources(case, throughputs)
     _check_deployed(case)
+    _check_readings(case)
     _check_gateway(case)
     total = sum(_check_app(case, claim) for claim in case.plan.apps)
     if all(claim.reading == "turns" for claim in case.plan.apps):
@@ -105,6 +106,14 @@ def _check_deployed(case: Case) -> None:
     for name, count in names.items():
         if count > 1:
             case.report("names", name, "pipelines of this name", 1, count)
+
+
+def _check_readings(case: Case) -> None:
+    """One policy runs all apps, and keeps the worst cases of one reading."""
+    readings = sorted({claim.reading for claim in case.plan.apps})
+    if len(readings) > 1:
+        what = "readings of a full batch's worst case, of all apps"
+        case.report("apps", "plan", what, "one", ", ".join(readings))
 
 
 def _check_app(case: Case, claim: AppClaim) -> float:

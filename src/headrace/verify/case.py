@@ -45,7 +45,7 @@ CHECKS: Mapping[str, str] = {
     "bound": "the bound lies beyond the objective, and the gap is theirs",
     "stopped": "the stated reason to stop fits the gap",
     "cost": "the cost per hour is that of the devices used",
-    "apps": "every module of every app is deployed once, at the app's rate times its fan-out",
+    "apps": "modules are deployed once, at the app's rate times fan-out; apps are read alike",
     "load": "machines are ranked by throughput per price, and carry a module's rate and dummy load",
     "worst-case": "collecting and running a batch fit every module's and every app's budget",
     "start": "starts follow from the layers' times, and place each layer's weights once",
