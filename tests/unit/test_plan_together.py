@@ -299,3 +299,30 @@ def test_a_stage_that_was_given_two_turns_takes_one() -> None:
     assert plan is not None
     assert all(len(stage.pool) == 1 for stage in plan.deployments[0].pipelines[0].stages)
     assert verify(plan, asked.profiles) == []
+
+
+def test_pipelines_of_a_model_alone_and_in_an_app_have_names_apart() -> None:
+    """Of two with one name the slots' tenants say the same; a check then took one for the other."""
+    problem = together_problem(
+        [make_profile("rank"), make_profile("detect")],
+        cluster_of({"a": 2}, {"a": 1.0}),
+        models={"rank": (200_000, 10.0)},
+        app=(200_000, 10.0),
+    )
+    (app,) = problem.apps
+    app = replace(app, modules=(replace(app.modules[0], model="rank"),))
+    refs = problem.profile_refs[:1]
+    problem = replace(problem, apps=(app,), profiles={"rank": make_profile("rank")})
+    problem = replace(problem, profile_refs=refs, options=unhurried(problem.options))
+    plan = solve(problem).plan
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+    alone, module = plan.deployments
+    (own,) = module.pipelines
+    shared = alone.pipelines[0].name
+    renamed = replace(module, pipelines=(replace(own, name=shared),))
+
+    broken = replace(plan, deployments=(alone, renamed))
+
+    (found,) = [one for one in verify(broken, problem.profiles) if one.check == "names"]
+    assert (found.where, found.what) == ("model rank", f"name {shared!r}")

@@ -133,10 +133,11 @@ def check_profiles(case: Case, models: Collection[str]) -> None:
 
 
 def _check_names(case: Case) -> None:
-    groups = [("slots", [slot.name for slot in case.plan.slots])]
-    for deployment in case.plan.deployments:
-        groups.append((deployment.model, [p.name for p in deployment.pipelines]))
-    for where, names in groups:
+    groups = {"slots": [slot.name for slot in case.plan.slots]}
+    # A model may be deployed alone and in modules of apps; its tenants are told apart by pipeline.
+    for planned in case.pipelines:
+        groups.setdefault(f"model {planned.model}", []).append(planned.pipeline.name)
+    for where, names in groups.items():
         for name, count in Counter(names).items():
             if count > 1 or not name:
                 case.report("names", where, f"name {name!r}", 1, count)
