@@ -260,6 +260,38 @@ def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
     assert "duty" in {violation.check for violation in verify(claimed, problem.profiles)}
 
 
+def test_verify_reports_turns_of_a_module_on_two_slots() -> None:
+    """Only those on one slot are run as turns; on the other, neighbours' rounds do not know them."""
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    (slot,), (first, *others) = plan.slots, plan.deployments
+    second = replace(slot, name="n/T4-1", device_index=1, tenants=())
+    turn = first.pipelines[-1]
+    (stage,) = turn.stages
+    copied = replace(turn, name="copied", stages=(replace(stage, pool=(second.name,)),))
+    split = replace(first, pipelines=(*first.pipelines, copied))
+    spread = replace(plan, slots=(slot, second), deployments=(split, *others))
+
+    found = [v for v in verify(spread, problem.profiles) if v.what == "slots that it has turns on"]
+    assert [(v.check, v.where, v.available) for v in found] == [
+        ("duty", "traffic/detect", f"{slot.name}, {second.name}")
+    ]
+
+
+def test_verify_reports_machines_behind_a_turn() -> None:
+    problem = make_app_problem(rate_rps=200)
+    plan = planned(problem)
+    turned = [replace(d, pipelines=d.pipelines[::-1]) for d in plan.deployments]
+
+    broken = replace(plan, deployments=tuple(turned))
+
+    found = [v for v in verify(broken, problem.profiles) if v.what == "machines behind its turns"]
+    assert [(v.check, v.where) for v in found] == [
+        ("duty", "traffic/detect"),
+        ("duty", "traffic/vehicle"),
+    ]
+
+
 def test_attainment_of_modules_that_share_a_slot_is_that_of_whole_apps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

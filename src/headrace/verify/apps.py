@@ -26,8 +26,9 @@ turns       an entry on a slot with duty cycle D (decision 0044) is one batch in
             its own end; they and it must carry all of their modules' load there. Turns are taken
             as long as d and the gateway's part (where it has the same cores), over
             max_utilisation, and before a module's first turn lies what its app's code and the
-            gateway take. All of them sum to at most D. Turns stand behind whole machines, whose w
-            counts them; rank is for machines, and where the bill is of fractions
+            gateway take. All of them sum to at most D. A module's turns are on one slot and stand
+            behind its whole machines, whose w counts them; rank is for machines, and where the bill
+            is of fractions
 together    apps read as `turns` stand beside models, which keep what models promise: every entry
             is a turn, none follows, so that no order within the cycle matters
 objective   read as `turns`, that of the options; else of bill `fraction` the cost in proportion to

@@ -59,6 +59,9 @@ def check_turn(case: Case, pipeline: Pipeline, load: MachineLoad, behind_rps: fl
 
 def check_rounds(case: Case) -> None:
     """Every slot with a duty cycle as a whole: its turns fit, and those that follow do."""
+    for deployment in case.plan.deployments:
+        if deployment.app:
+            _check_turns_are_last(case, deployment)
     owners = {p.name: (d, p) for d in case.plan.deployments for p in d.pipelines}
     apps = {claim.app.name: claim.app for claim in case.plan.apps}
     for slot in case.plan.slots:
@@ -72,6 +75,20 @@ def check_rounds(case: Case) -> None:
             _, pipeline = owners[turn.pipeline]
             if pipeline.load is not None and pipeline.load.follows:
                 _check_follows(case, slot, turn, turns, apps[turn.app], pipeline.load)
+
+
+def _check_turns_are_last(case: Case, deployment: Deployment) -> None:
+    """A module's turns stand on one slot and behind its machines: only those are run as turns."""
+    where = f"{deployment.app}/{deployment.module}"
+    entries = [pipeline for pipeline in deployment.pipelines if pipeline.stages]
+    turns = [index for index, entry in enumerate(entries) if has_turns(case, entry)]
+    slots = sorted({name for index in turns for name in entries[index].stages[0].pool})
+    if len(slots) > 1:
+        case.report("duty", where, "slots that it has turns on", "one", ", ".join(slots))
+    first = min(turns, default=len(entries))
+    machines = [entries[i].name for i in range(first, len(entries)) if i not in turns]
+    if machines:
+        case.report("duty", where, "machines behind its turns", "none", ", ".join(machines))
 
 
 def _turns(
