@@ -247,6 +247,21 @@ def test_verify_reports_turns_in_an_order_in_which_nothing_can_be_followed() -> 
     assert "duty" in {violation.check for violation in verify(turned, problem.profiles)}
 
 
+def test_verify_reports_a_turn_behind_those_that_follow_it() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    (slot,), (first, *others) = plan.slots, plan.deployments
+    copied = replace(first.pipelines[-1], name="copied")
+    split = replace(first, pipelines=(*first.pipelines, copied))
+    tenants = (*slot.tenants, replace(slot.tenants[0], pipeline="copied"))
+    late = replace(plan, slots=(replace(slot, tenants=tenants),), deployments=(split, *others))
+
+    what = "turns behind it that it follows"
+    found = {v.where: v.available for v in verify(late, problem.profiles) if v.what == what}
+    follow = [p.name for d in others for p in d.pipelines]
+    assert found == dict.fromkeys(follow, "copied")
+
+
 def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
     problem = make_app_problem(rate_rps=20)
     plan = planned(problem)
@@ -261,7 +276,7 @@ def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
 
 
 def test_verify_reports_turns_of_a_module_on_two_slots() -> None:
-    """Only those on one slot are run as turns; on the other, neighbours' rounds do not know them."""
+    """Only those on one slot are run as turns; rounds on the other do not know them."""
     problem = make_app_problem(rate_rps=20)
     plan = planned(problem)
     (slot,), (first, *others) = plan.slots, plan.deployments

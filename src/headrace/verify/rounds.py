@@ -146,6 +146,11 @@ def _check_follows(
         found = ", ".join(sorted(ends)) or "none"
         case.report("duty", where, f"follows others on slot {slot.name}", needed, found)
         return
+    later = turns[turns.index(turn) + 1 :]
+    late = [t.pipeline for t in later if t.app == app.name and t.module in before]
+    if late:
+        found = ", ".join(late)
+        case.report("duty", where, "turns behind it that it follows", "none", found)
     wait_us = turn.begins_us - max(ends[module] for module in before)
     if abs(wait_us - load.collect_us) > ROUNDING_US:
         case.report("worst-case", where, "wait for its turn (us)", wait_us, load.collect_us)
