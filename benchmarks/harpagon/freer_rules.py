@@ -26,7 +26,8 @@ from benchmarks.harpagon.workloads import COUNT, workloads
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.bill.case import BillCase
-from headrace.planning.apps.bill.slots import RUNGS_MAX, Tables, stacks_within
+from headrace.planning.apps.bill.ladders import Ladders, ladders_within
+from headrace.planning.apps.bill.tables import Tables
 from headrace.planning.apps.boxes import Boxes, Graph
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import NEVER_US, Floats, Ints
@@ -91,7 +92,9 @@ def _least(case: BillCase, most: float, start: Ints | None, splits: int, *, wait
             wanted = (low + 2 * app.budget_us * share).astype(np.int64)
         budgets = _fitting(app.before, app.budget_us, low, np.maximum(wanted, low))
         boxes.filled(budgets)
-        price = _cheapest(tables, behind, budgets, app.budget_us, best * (1 - SAME), waits)
+        below = best * (1 - SAME)
+        ladders = ladders_within(tables, budgets, below)
+        price = _cheapest(tables, ladders, behind, budgets, app.budget_us, below, waits)
         if price < best:
             best, at = price, budgets
     return best
@@ -111,6 +114,7 @@ def _fitting(before: Sequence[Sequence[int]], budget_us: int, low: Ints, wanted:
 @compiled
 def _cheapest(
     tables: Tables,
+    ladders: Ladders,
     behind: npt.NDArray[np.bool_],
     budget_us: Ints,
     app_us: int,
@@ -119,14 +123,11 @@ def _cheapest(
 ) -> float:
     """The least price at these budgets below `most`; infinite: none."""
     modules, kinds = len(budget_us), len(tables.memory_bytes)
-    rungs = np.empty((modules, RUNGS_MAX, 2), np.float64)
-    choices = np.empty((modules, RUNGS_MAX, 4), np.int64)
-    counts = np.empty(modules, np.int64)
+    counts, rungs, _ = ladders
     period_us = np.zeros(modules, np.int64)
     # [follows or not, module, rung, device type]: part of a device that its turns take.
-    part = np.full((2, modules, RUNGS_MAX, kinds), np.inf)
+    part = np.full((2, modules, rungs.shape[1], kinds), np.inf)
     for m in range(modules):
-        counts[m] = stacks_within(tables, m, budget_us[m], most, rungs[m], choices[m])
         period_us[m] = app_us
         for i in range(m):
             if tables.waits_for[m, i]:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
+from headrace.planning.apps.bill import ladders
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import BillCase
 from headrace.planning.apps.bill.search import MODULES_MAX, LeastBill, least_devices_bill
@@ -103,6 +105,41 @@ def test_a_type_that_some_module_needs_does_not_stand_in_for_cheaper_ones() -> N
     case = AppCase(name="app", budget_us=100_000, modules=modules, before=((), (0,)))
 
     assert least_bill(BillCase.of([case])) == pytest.approx(3 * SMALL_PRICE + 1.0)
+
+
+def test_of_a_module_of_hundreds_of_machines_the_last_ones_are_not_forgotten() -> None:
+    cases = [
+        one_module("large", rate_rps=30_010.0, us=10_000),
+        one_module("small", rate_rps=50.0, us=10_000),
+    ]
+
+    found = least_devices_bill(BillCase.of(cases), 1_000.0, time.perf_counter() + 60)
+
+    # 300 machines of 100 requests/s, and the 10 left take turns with the 50 of the other app.
+    assert found.bill == 301.0
+    assert found.proven
+
+
+def test_a_ladder_has_as_many_rows_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    case = BillCase.of([random_app(rng, "app", GRAPHS[3])])
+    budgets_us = np.full(len(case), case.apps[0].budget_us, np.int64)
+    plenty = ladders.ladders_within(case.tables, budgets_us, MOST)
+    assert max(plenty.counts) > 2
+
+    monkeypatch.setattr(ladders, "RUNGS", 1)
+    grown = ladders.ladders_within(case.tables, budgets_us, MOST)
+
+    assert list(grown.counts) == list(plenty.counts)
+    for module, count in enumerate(plenty.counts):
+        assert (grown.rungs[module, :count] == plenty.rungs[module, :count]).all()
+        assert (grown.choices[module, :count] == plenty.choices[module, :count]).all()
+
+
+def one_module(name: str, *, rate_rps: float, us: int, budget_us: int = 1_000_000) -> AppCase:
+    """An app of one module that has no batches."""
+    module = ModuleCase.of("only", rate_rps, [whole(batch=1, us=us, device="big")])
+    return AppCase(name=name, budget_us=budget_us, modules=(module,), before=((),))
 
 
 def whole(*, batch: int, us: int, device: str) -> Candidate:

@@ -1,7 +1,8 @@
 """The price of the whole devices that apps use, least (decision 0044).
 
 case     what is known of all modules together, as arrays
-stacks   a module's whole machines within a budget: price against what they leave to a shared slot
+tables   configurations of all modules as arrays
+ladders  a module's whole machines within a budget: price against what they leave to a shared slot
 slots    the cheapest machines and shared slots at given budgets, compiled
 budgets  which budgets: branch and bound over boxes of them
 bound    what no plan stays below, shared however often: loads in proportion, rounded up to devices

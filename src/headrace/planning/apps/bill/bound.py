@@ -32,7 +32,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from headrace.planning.apps.bill.case import BillCase
-from headrace.planning.apps.bill.slots import Bools
+from headrace.planning.apps.bill.tables import Bools
 from headrace.planning.apps.exact.combine import CostCurve, least_cost
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.common.candidates import NEVER_US, Floats, Ints

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from headrace.planning.apps.bill.slots import CHOICES, Bools, Tables, least_turns
+from headrace.planning.apps.bill.slots import CHOICES, least_turns
+from headrace.planning.apps.bill.tables import Bools, Tables
 from headrace.planning.apps.candidates import AppCase, Candidate, collect_us
 from headrace.planning.apps.machines import Entry
 from headrace.planning.common.candidates import NEVER_US, Ints

@@ -10,8 +10,8 @@ stack    configuration i (n_i machines of throughput t_i) stands before j in the
              w_j = n_j t_j + c,   w_i = n_i t_i + w_j,   d + b / w <= budget for each of the two.
          So a stack is good from some c on:
              c >= max(rate - n_i t_i - n_j t_j, needed_i - n_i t_i - n_j t_j, needed_j - n_j t_j, 0)
-         with needed = b / (budget - d), 0 for a batch of one with 2 d <= budget. `stacks_within`
-         lists those (price, c) that no other stack beats in both: the module's *ladder*.
+         with needed = b / (budget - d), 0 for a batch of one with 2 d <= budget. `ladders` lists
+         those (price, c) that no other stack beats in both: the module's *ladder*.
 slot     its tenants take turns, one round in every duty cycle D. The shortest cycle, D = sum of
          turns, is the best for latencies and for rates alike. Behind a rung that asks for c
          requests/s a turn has ceil(c D) requests, in one or several batches (`least_turns`), each
@@ -26,18 +26,12 @@ Equal prices: the shorter cycle. Exponential in modules, which are few: some 10 
 100 us for four with four device types of eight batch sizes each.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
+from headrace.planning.apps.bill.ladders import TINY, Ladders, ladders_within
+from headrace.planning.apps.bill.tables import Bools, Tables
 from headrace.planning.common.candidates import NEVER_US, Floats, Ints
-
-RUNGS_MAX = 256
-"""Of one ladder; more are not kept, which only large modules with many device types have."""
-
-Bools = npt.NDArray[np.bool_]
 
 TURN = 5
 """Columns of a turn: the rung in front of it (-1: there is no turn), device type, duty cycle (us),
@@ -47,205 +41,9 @@ CHOICES = 4 + TURN + 1
 """Columns of what is chosen per module: first configuration and its machines (-1, 0: none), second
 and its machines, its turn and its group."""
 
-TINY = 1e-9
 CYCLE_WEIGHT = 1e-12
 """Part of a slot's price added per tenant and microsecond of its duty cycle, so that of equals the
 shorter is taken."""
-
-
-class Tables(NamedTuple):
-    """N modules' configurations, one after the other; C in all, K device types."""
-
-    first: Ints
-    """Shape (N + 1,): module m has configurations first[m] to first[m + 1], best ranked first."""
-    batch: Ints
-    """Shape (C,), as the following."""
-    duration_us: Ints
-    rates_rps: Floats
-    price: Floats
-    """Of one whole device."""
-    kind: Ints
-    """Device type."""
-    load_rps: Floats
-    """Shape (N,)."""
-    weights_bytes: Ints
-    """Shape (N,)."""
-    memory_bytes: Ints
-    """Shape (K,)."""
-    device_price: Floats
-    """Shape (K,)."""
-    durations_us: Ints
-    """Shape (N, K, J): of the batch sizes of a module on a device type, shortest first; none:
-    never."""
-    turns: Ints
-    """Shape (N, K, J + 1, Q + 1): [j, q], the least time of a duty cycle that q requests take in
-    batches of the j shortest sizes (`least_turns`)."""
-    device_s: Floats
-    """Shape (N, K): the least seconds of a device per request, in turns."""
-    gap_us: Ints
-    """Shape (N,): before a turn, for what comes from the module before to arrive."""
-    waits_for: Bools
-    """Shape (N, N): [m, i], whether m takes what i has made. i < m."""
-
-
-@compiled
-def _insert(
-    price: float,
-    least: float,
-    choice: tuple[int, int, int, int],
-    count: int,
-    rungs: Floats,
-    choices: Ints,
-) -> int:
-    """Keep the ladder sorted by price, with `least` falling; returns how many rungs it has."""
-    at = 0
-    while at < count and rungs[at, 0] <= price + TINY:
-        if rungs[at, 1] <= least * (1 + TINY) + TINY:
-            return count
-        at += 1
-    # Those that cost as much but need more behind them go as well.
-    while at > 0 and rungs[at - 1, 0] >= price - TINY and rungs[at - 1, 1] >= least:
-        at -= 1
-    beaten = at
-    while beaten < count and rungs[beaten, 1] >= least * (1 - TINY) - TINY:
-        beaten += 1
-    if beaten == at:
-        if count == RUNGS_MAX:
-            return count
-        for row in range(count, at, -1):
-            rungs[row] = rungs[row - 1]
-            choices[row] = choices[row - 1]
-        count += 1
-    elif beaten > at + 1:
-        gone = beaten - at - 1
-        for row in range(at + 1, count - gone):
-            rungs[row] = rungs[row + gone]
-            choices[row] = choices[row + gone]
-        count -= gone
-    rungs[at, 0], rungs[at, 1] = price, least
-    choices[at, 0], choices[at, 1], choices[at, 2], choices[at, 3] = choice
-    return count
-
-
-@compiled
-def stacks_within(
-    tables: Tables, module: int, budget_us: int, most: float, rungs: Floats, choices: Ints
-) -> int:
-    """A module's ladder: whole machines that no others beat, cheapest first.
-
-    Args:
-        most: no stack may cost more.
-        rungs: shape (RUNGS_MAX, 2), written: price, and the least rate that a tenant behind must
-            carry; falling, from the module's whole load to 0 (if `most` allows).
-        choices: shape (RUNGS_MAX, 4), written: (configuration, machines) twice.
-
-    Returns:
-        How many rungs there are.
-    """
-    begin, end = tables.first[module], tables.first[module + 1]
-    load = tables.load_rps[module]
-    size = end - begin
-    needed = np.empty(size, np.float64)
-    for i in range(size):
-        needed[i] = _needed_rps(
-            tables.batch[begin + i],
-            tables.duration_us[begin + i],
-            tables.rates_rps[begin + i],
-            budget_us,
-        )
-    keep = _undominated(tables, begin, size, needed)
-    count = _insert(0.0, load, (-1, 0, -1, 0), 0, rungs, choices)
-    for i in range(size):
-        if not keep[i]:
-            continue
-        rate, price = tables.rates_rps[begin + i], tables.price[begin + i]
-        machines = 1
-        while machines * price <= most + TINY:
-            carried = machines * rate
-            least = max(load - carried, needed[i] - carried, 0.0)
-            if least <= TINY * load:
-                least = 0.0
-            choice = (begin + i, machines, -1, 0)
-            count = _insert(machines * price, least, choice, count, rungs, choices)
-            if least == 0.0:
-                break
-            for j in range(i + 1, size):
-                if keep[j]:
-                    count = _second(
-                        tables,
-                        (begin + i, machines),
-                        (begin + j, needed[j]),
-                        needed[i],
-                        load,
-                        most,
-                        count,
-                        rungs,
-                        choices,
-                    )
-            machines += 1
-    return count
-
-
-@compiled
-def _needed_rps(batch: int, duration_us: int, rate_rps: float, budget_us: int) -> float:
-    """The load that this machine and all behind it must have to collect in time; 0: its own will
-    do; infinite: it is too slow."""
-    if duration_us >= budget_us:
-        return np.inf
-    if batch == 1 and 2 * duration_us <= budget_us:
-        return 0.0
-    needed = 1e6 * batch / (budget_us - duration_us + 5e-4)
-    return 0.0 if needed <= rate_rps else needed
-
-
-@compiled
-def _undominated(tables: Tables, begin: int, size: int, needed: Floats) -> Bools:
-    """Of machines that cost the same, those that others beat in throughput and need are left
-    out."""
-    keep = np.ones(size, np.bool_)
-    for i in range(size):
-        if needed[i] == np.inf:
-            keep[i] = False
-            continue
-        for j in range(size):
-            if j == i or needed[j] > needed[i] or tables.price[begin + j] > tables.price[begin + i]:
-                continue
-            if tables.kind[begin + j] != tables.kind[begin + i]:
-                continue
-            rate, own = tables.rates_rps[begin + j], tables.rates_rps[begin + i]
-            if rate > own or (rate == own and (needed[j] < needed[i] or j < i)):
-                keep[i] = False
-                break
-    return keep
-
-
-@compiled
-def _second(
-    tables: Tables,
-    ahead: tuple[int, int],
-    behind: tuple[int, float],
-    needed: float,
-    load: float,
-    most: float,
-    count: int,
-    rungs: Floats,
-    choices: Ints,
-) -> int:
-    """Stacks with machines of a second configuration behind those of the first."""
-    (i, machines), (j, needed_behind) = ahead, behind
-    carried, spent = machines * tables.rates_rps[i], machines * tables.price[i]
-    second = 1
-    while spent + second * tables.price[j] <= most + TINY:
-        own = second * tables.rates_rps[j]
-        least = max(load - carried - own, needed - carried - own, needed_behind - own, 0.0)
-        if least <= TINY * load:
-            least = 0.0
-        price = spent + second * tables.price[j]
-        count = _insert(price, least, (i, machines, j, second), count, rungs, choices)
-        if least == 0.0:
-            break
-        second += 1
-    return count
 
 
 @compiled
@@ -431,7 +229,6 @@ def _follows(tables: Tables, members: Ints, whole: Bools, x: int) -> bool:
     return every > 0 and inside == every
 
 
-@compiled
 def cheapest_within(
     tables: Tables, budget_us: Ints, most: float, tenants_max: int, chosen: Ints
 ) -> float:
@@ -446,14 +243,17 @@ def cheapest_within(
     Returns:
         The price, to within `CYCLE_WEIGHT`; infinite where there is nothing below `most`.
     """
+    ladders = ladders_within(tables, budget_us, most)
+    return cheapest_behind(tables, ladders, budget_us, most, tenants_max, chosen)
+
+
+@compiled
+def cheapest_behind(
+    tables: Tables, ladders: Ladders, budget_us: Ints, most: float, tenants_max: int, chosen: Ints
+) -> float:
+    """`cheapest_within`, the ladders known."""
+    counts, rungs, choices = ladders
     modules = len(tables.load_rps)
-    rungs = np.empty((modules, RUNGS_MAX, 2), np.float64)
-    choices = np.empty((modules, RUNGS_MAX, 4), np.int64)
-    counts = np.empty(modules, np.int64)
-    for module in range(modules):
-        counts[module] = stacks_within(
-            tables, module, budget_us[module], most, rungs[module], choices[module]
-        )
     sets = 1 << modules
     slot = np.full(sets, np.inf)
     tenants = np.full((sets, modules, TURN), -1, np.int64)
