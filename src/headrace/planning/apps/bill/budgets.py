@@ -42,7 +42,9 @@ class Cheapest:
     """None: nothing below the price that was to be beaten."""
     bill: float
     bound: float
-    """No plan of this form is cheaper."""
+    """No plan of this form is cheaper, if it was looked at all."""
+    is_all: bool
+    """Whether it was: with more requests in a turn some might be."""
 
 
 class BudgetSearch:
@@ -53,6 +55,7 @@ class BudgetSearch:
         self.bill = most
         self.modules: tuple[ModuleBill, ...] | None = None
         self._tenants_max = tenants_max
+        self._is_all = True
         self._boxes = Boxes([Graph(app.before, app.budget_us) for app in case.apps])
         tables = case.tables
         self._least = np.array(
@@ -104,13 +107,15 @@ class BudgetSearch:
         return self._answer(self.bill)
 
     def _answer(self, bound: float) -> Cheapest:
-        return Cheapest(modules=self.modules, bill=self.bill, bound=min(bound, self.bill))
+        bound = min(bound, self.bill)
+        return Cheapest(modules=self.modules, bill=self.bill, bound=bound, is_all=self._is_all)
 
     def _within(self, high: Ints) -> tuple[float, tuple[ModuleBill, ...]] | None:
         choices = np.empty((len(high), CHOICES), np.int64)
-        price = cheapest_within(
+        price, is_all = cheapest_within(
             self.case.tables, high, self.bill * (1 - SAME), self._tenants_max, choices
         )
+        self._is_all &= is_all
         if price == np.inf:
             return None
         modules = self.case.chosen(choices)

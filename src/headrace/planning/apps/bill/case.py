@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 
 import numpy as np
 
@@ -11,12 +12,13 @@ from headrace.planning.apps.bill.slots import CHOICES, least_turns
 from headrace.planning.apps.bill.tables import Bools, Tables
 from headrace.planning.apps.candidates import AppCase, Candidate, collect_us
 from headrace.planning.apps.machines import Entry
-from headrace.planning.common.candidates import NEVER_US, Ints
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints
 
 ENDLESS_BYTES = NEVER_US - 1
 
-REQUESTS_MAX = 512
-"""Of one module in one duty cycle of a shared slot."""
+REQUESTS_MAX = 4096
+"""Of one module in one duty cycle of a shared slot; where more might be cheaper, nothing is proven.
+A plan has an entry for each batch of them."""
 
 TurnOf = Callable[[int, Candidate], int]
 
@@ -138,7 +140,7 @@ class BillCase:
             (m, k): tuple(turn_us(m, c) if turn_us else c.duration_us for c in some)
             for (m, k), some in in_turns.items()
         }
-        durations, turns, seconds = _turn_tables(in_turns, taken, count, len(kinds))
+        durations, turns, seconds = _turn_tables(in_turns, taken, apps, len(kinds))
         prices = {c.device: c.price for c in listed}
         tables = Tables(
             first=np.cumsum([0, *(len(some) for some in whole)]),
@@ -271,26 +273,43 @@ class BillCase:
 def _turn_tables(
     in_turns: Mapping[tuple[int, int], Sequence[Candidate]],
     turn_us: Mapping[tuple[int, int], Sequence[int]],
-    modules: int,
+    apps: Sequence[AppCase],
     kinds: int,
-) -> tuple[Ints, Ints, "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"]:
+) -> tuple[Ints, Ints, Floats]:
     """`Tables.durations_us`, `turns` and `device_s`."""
+    modules = sum(len(app.modules) for app in apps)
     sizes = max(map(len, in_turns.values()), default=0)
-    largest = max((c.batch for some in in_turns.values() for c in some), default=1)
-    shape = (modules, kinds, sizes + 1, min(2 * largest, REQUESTS_MAX) + 1)
     durations = np.full((modules, kinds, sizes), NEVER_US, np.int64)
-    turns = np.full(shape, NEVER_US, np.int64)
     seconds = np.full((modules, kinds), np.inf)
-    for (m, k), some in in_turns.items():
-        if not some:
-            continue
-        taken = np.array(turn_us[m, k], np.int64)
-        batch = np.array([c.batch for c in some], np.int64)
-        durations[m, k, : len(some)] = [c.duration_us for c in some]
-        least_turns(batch, taken, turns[m, k, : len(some) + 1])
-        turns[m, k, len(some) + 1 :] = turns[m, k, len(some)]
-        seconds[m, k] = (taken / batch).min() / 1e6
+    arrays = {
+        key: (np.array([c.batch for c in some], np.int64), np.array(turn_us[key], np.int64))
+        for key, some in in_turns.items()
+        if some
+    }
+    for key, (batch, taken) in arrays.items():
+        durations[key][: len(batch)] = [c.duration_us for c in in_turns[key]]
+        seconds[key] = (taken / batch).min() / 1e6
+    turns = np.full((modules, kinds, sizes + 1, _requests(apps, seconds) + 1), NEVER_US, np.int64)
+    for key, (batch, taken) in arrays.items():
+        least_turns(batch, taken, turns[key][: len(batch) + 1])
+        turns[key][len(batch) + 1 :] = turns[key][len(batch)]
     return durations, turns, seconds
+
+
+def _requests(apps: Sequence[AppCase], device_s: Floats) -> int:
+    """As many as a module may have in one turn, up to `REQUESTS_MAX`.
+
+    A duty cycle is shorter than its app's budget, since on every slot of a module someone of its
+    app waits for it. So it brings no more than the module's load, nor than the device can do.
+    """
+    most, first = 1.0, 0
+    for app in apps:
+        budget_s = app.budget_us / 1e6
+        for number, module in enumerate(app.modules):
+            can_do = budget_s / device_s[first + number].min()
+            most = max(most, min(module.rate_rps * budget_s, can_do))
+        first += len(app.modules)
+    return min(ceil(most) + 1, REQUESTS_MAX)
 
 
 def _worst_case_us(entries: Sequence[Entry], turn: Turn | None) -> int:

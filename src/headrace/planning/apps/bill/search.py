@@ -50,8 +50,9 @@ def least_devices_bill(
     if len(case) <= MODULES_MAX:
         floor = least_bill(case)
         found = BudgetSearch(case, most, tenants).run(floor, BOXES_MAX, ends_at)
-        # With fewer tenants than there may be, the relaxation is what is proven.
-        bound = max(floor, found.bound if tenants == allowed else 0.0)
+        # With fewer tenants or requests than there may be, the relaxation is what is proven.
+        is_all = found.is_all and tenants == allowed
+        bound = max(floor, found.bound if is_all else 0.0)
         return LeastBill(
             modules=found.modules,
             bill=found.bill,

@@ -41,6 +41,9 @@ CHOICES = 4 + TURN + 1
 """Columns of what is chosen per module: first configuration and its machines (-1, 0: none), second
 and its machines, its turn and its group."""
 
+CUT_US = -1
+"""There may be a duty cycle, in which some turn has more requests than are looked at."""
+
 CYCLE_WEIGHT = 1e-12
 """Part of a slot's price added per tenant and microsecond of its duty cycle, so that of equals the
 shorter is taken."""
@@ -72,7 +75,7 @@ def _cheapest_slot(
     counts: Ints,
     most: float,
     best: Ints,
-) -> float:
+) -> tuple[float, float]:
     """The cheapest slot that all `members` share, with the stacks in front of its tenants.
 
     Args:
@@ -80,10 +83,12 @@ def _cheapest_slot(
         best: shape (N, TURN), written for each member.
 
     Returns:
-        Its price and that of the stacks, and a little for a long cycle; infinite: none.
+        Its price and that of the stacks, and a little for a long cycle; infinite: none. And a price
+        below that and `most` at which there may be one whose turns have more requests than are
+        looked at; infinite: there is none.
     """
     size = len(members)
-    found, is_found = most, False
+    found, is_found, cut = most, False, np.inf
     at = np.empty(size, np.int64)
     price = np.zeros(size + 1)
     device_s = np.empty(size)
@@ -111,12 +116,13 @@ def _cheapest_slot(
             x += 1
             at[x] = -1
             continue
-        total = price[size] + _cheapest_device(
+        own, own_cut = _cheapest_device(
             tables, members, at, budget_us, rungs, found - price[size], best
         )
-        if total < found:
-            found, is_found = total, True
-    return found if is_found else np.inf
+        cut = min(cut, price[size] + own_cut)
+        if price[size] + own < found:
+            found, is_found = price[size] + own, True
+    return found if is_found else np.inf, cut if cut < found else np.inf
 
 
 @compiled
@@ -128,14 +134,17 @@ def _cheapest_device(
     rungs: Floats,
     most: float,
     best: Ints,
-) -> float:
+) -> tuple[float, float]:
     """The cheapest device on which all members have their turns; infinite: `most` or more.
 
     Args:
         at: shape (members,), the rungs in front of them.
+
+    Returns:
+        Its price, and that of the cheapest of which `CUT_US` is all that is known.
     """
     size = len(members)
-    found = np.inf
+    found, cut = np.inf, np.inf
     need = np.empty(size)
     requests, sizes = np.empty(size, np.int64), np.empty(size, np.int64)
     for x in range(size):
@@ -144,6 +153,9 @@ def _cheapest_device(
         if tables.device_price[kind] >= min(found, most):
             continue
         cycle_us = _shortest_cycle(tables, members, kind, need, at == 0, budget_us, requests, sizes)
+        if cycle_us == CUT_US:
+            cut = min(cut, tables.device_price[kind])
+            continue
         price = tables.device_price[kind] * (1 + CYCLE_WEIGHT * cycle_us * size)
         if cycle_us < NEVER_US and price < min(found, most):
             found = price
@@ -151,7 +163,7 @@ def _cheapest_device(
                 turn = best[members[y]]
                 turn[0], turn[1], turn[2] = at[y], kind, cycle_us
                 turn[3], turn[4] = requests[y], sizes[y]
-    return found
+    return found, cut
 
 
 @compiled
@@ -177,7 +189,7 @@ def _shortest_cycle(
             shortest batch sizes it may be made of.
 
     Returns:
-        Microseconds; `NEVER_US`: there is none.
+        Microseconds; `NEVER_US`: there is none; `CUT_US`: none without more requests in a turn.
     """
     size = len(members)
     weights, busy = 0, 0.0
@@ -197,8 +209,10 @@ def _shortest_cycle(
             count = max(1, int(np.ceil(need[x] * cycle_us / 1e6 - 1e-6)))
             room_us = budget_us[module] - (0 if follows[x] else cycle_us)
             allowed = np.searchsorted(tables.durations_us[module, kind], room_us, side="right")
-            if count >= tables.turns.shape[3]:
+            if allowed == 0:
                 return NEVER_US
+            if count >= tables.turns.shape[3]:
+                return CUT_US
             turn_us = tables.turns[module, kind, allowed, count]
             if turn_us >= NEVER_US:
                 return NEVER_US
@@ -231,7 +245,7 @@ def _follows(tables: Tables, members: Ints, whole: Bools, x: int) -> bool:
 
 def cheapest_within(
     tables: Tables, budget_us: Ints, most: float, tenants_max: int, chosen: Ints
-) -> float:
+) -> tuple[float, bool]:
     """The least price of whole devices with every module within its budget.
 
     Args:
@@ -241,7 +255,8 @@ def cheapest_within(
         chosen: shape (N, CHOICES), written.
 
     Returns:
-        The price, to within `CYCLE_WEIGHT`; infinite where there is nothing below `most`.
+        The price, to within `CYCLE_WEIGHT`; infinite where there is nothing below `most`. And
+        whether all was looked at, which it is not where turns of more requests might be cheaper.
     """
     ladders = ladders_within(tables, budget_us, most)
     return cheapest_behind(tables, ladders, budget_us, most, tenants_max, chosen)
@@ -250,10 +265,10 @@ def cheapest_within(
 @compiled
 def cheapest_behind(
     tables: Tables, ladders: Ladders, budget_us: Ints, most: float, tenants_max: int, chosen: Ints
-) -> float:
+) -> tuple[float, bool]:
     """`cheapest_within`, the ladders known."""
     counts, rungs, choices = ladders
-    modules = len(tables.load_rps)
+    modules, is_all = len(tables.load_rps), True
     sets = 1 << modules
     slot = np.full(sets, np.inf)
     tenants = np.full((sets, modules, TURN), -1, np.int64)
@@ -267,9 +282,10 @@ def cheapest_behind(
             apart = 0.0
             for m in listed:
                 apart += slot[1 << m]
-            slot[members] = _cheapest_slot(
+            slot[members], cut = _cheapest_slot(
                 tables, listed, budget_us, rungs, counts, min(apart, most), tenants[members]
             )
+            is_all = is_all and cut == np.inf
     best = np.full(sets, np.inf)
     taken = np.zeros(sets, np.int64)
     best[0] = 0.0
@@ -282,7 +298,7 @@ def cheapest_behind(
                 taken[members] = inner
             inner = (inner - 1) & members
     if not best[sets - 1] < most:
-        return np.inf
+        return np.inf, is_all
     members = sets - 1
     while members:
         inner = taken[members]
@@ -294,4 +310,4 @@ def cheapest_behind(
                 chosen[module, 4 : 4 + TURN] = turn
                 chosen[module, -1] = inner
         members ^= inner
-    return float(best[sets - 1])
+    return best[sets - 1], is_all
