@@ -6,7 +6,7 @@ from headrace.dispatch.kernel import drift as drift_of_kernel
 from headrace.dispatch.kernel.layout import ONE, State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
-from headrace.domain.events import Dropped, Ran
+from headrace.domain.events import Answered, Dropped, Ran
 from helpers.sim import Sim, request
 from helpers.states import CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
@@ -49,3 +49,27 @@ def test_what_may_yet_be_in_time_on_a_slot_that_became_slower_is_run(
     sim.run([request(0, 0, 1_000), request(1, 0, deadline_at_us)])
     assert sum(isinstance(e, Ran) for e in sim.events) == runs
     assert sum(isinstance(e, Dropped) for e in sim.events) == 2 - runs
+
+
+def test_a_model_with_a_short_objective_is_tried_again_after_some_of_its_own() -> None:
+    # What interrupted batches have taught: no request has 200 us x 32 left of its 5 ms.
+    sim = Sim(make_topology([make_route(make_stage([0], [200]))], slo_us=5_000))
+    (name,) = [each.stage for each in sim.dispatcher.levels()]
+    sim.dispatcher.assume({name: 32.0})
+    arrivals = range(0, 400_000, 4_000)
+    sim.run([request(number, at, at + 5_000) for number, at in enumerate(arrivals)])
+    first = min(e.at_us for e in sim.events if isinstance(e, Answered))
+    assert first < 20 * 5_000
+    assert sum(isinstance(e, Dropped) for e in sim.events) < 25
+
+
+def test_a_model_that_waits_for_its_turn_keeps_what_it_knows() -> None:
+    # The other's batch has the slot for a quarter of a second: 50 objectives, but nothing idles.
+    routes = [[make_route(make_stage([0], [us]))] for us in (200, 250_000)]
+    sim = Sim(make_topology(*routes, slo_us=[5_000, 900_000]))
+    (name, _) = [each.stage for each in sim.dispatcher.levels()]
+    sim.dispatcher.assume({name: 32.0})
+    ours = [request(1 + i, at, at + 5_000) for i, at in enumerate(range(100_000, 200_000, 10_000))]
+    sim.run([request(0, 0, 900_000, model=1), *ours])
+    assert sum(isinstance(e, Dropped) for e in sim.events) == len(ours)
+    assert sim.dispatcher.levels()[0].ratio == 32.0

@@ -36,8 +36,10 @@ time it shrinks by 1/512. A route's slack is the profile's, times its largest le
 Batches that a lost slot or a more urgent one has held up do not count.
 
 Nothing that is refused is ever observed, nor a slot that seems so slow that batches go to others of
-its pool. Where a model's requests are dropped and a stage has run nothing on a slot for FADE_US,
-what was learned of the place goes back to the profile by a quarter per FADE_US.
+its pool. Where a request of a model is dropped, what was learned of a place goes back to the
+profile by a quarter for each period in which its stage has run nothing there: of FADE_SLOS of its
+objectives (FADE_US at most) while the slot idles, of FADE_US while it runs other stages' batches.
+So a model that waits for its turn among others keeps what it knows.
 
 All in integers, the same compiled, uncompiled, simulated and live. With reports that say what the
 profile says, levels stay exactly 1. Per report O(1); O(pool + sizes) when a level changes. Reads
@@ -54,7 +56,8 @@ LATE, LATE_ALARM = 15, 44
 """Sixteenths: of a batch that is late; one in time counts -1."""
 MEAN_OF = 64
 """Reports, about three standard errors of whose mean are half their scatter."""
-FADE_US = 500_000
+FADE_US, FADE_SLOS = 500_000, 8
+"""Two batches that are late raise a level again: what tries cost in vain is little of a period."""
 OVERRUN, OVERRUN_US = 10, 500_000
 """A batch that takes longer than OVERRUN times what was planned and OVERRUN_US does others harm."""
 
@@ -274,17 +277,26 @@ def fade(s: State, model: int, now_us: int) -> None:
 
 @kernel
 def _fade_stage(s: State, route: int, stage: int, now_us: int) -> None:
-    table, heard_at = s.stages[stage], 0
+    table, periods = s.stages[stage], 16
     for place in range(table.first_pool, table.end_pool):
-        heard_at = max(heard_at, s.learned[place].reported_at)
-        if _runs_at(s, place):
-            heard_at = now_us  # it may still be at it
-    periods = min(16, (now_us - heard_at) // FADE_US)
+        periods = min(periods, _periods(s, route, place, now_us))
     for _ in range(periods):
         _set_late(s, route, s.routes[route].late_us * 3 >> 2)
     for place in range(table.first_pool, table.end_pool):
-        if not _runs_at(s, place):
-            _fade_place(s, stage, place, now_us)
+        _fade_place(s, stage, place, _periods(s, route, place, now_us), now_us)
+
+
+@hot
+def _periods(s: State, route: int, place: int, now_us: int) -> int:
+    """For how many the stage has run nothing there, and may not be at it."""
+    if _runs_at(s, place):
+        return 0
+    slot, reported_at = s.slots[s.pools[place]], s.learned[place].reported_at
+    periods = (now_us - reported_at) // FADE_US
+    if slot.running < 0:
+        idle_us = now_us - max(reported_at, slot.started_at)
+        periods = max(periods, idle_us // min(FADE_US, FADE_SLOS * s.routes[route].slo_us))
+    return min(16, periods)
 
 
 @hot
@@ -297,11 +309,10 @@ def _runs_at(s: State, place: int) -> bool:
 
 
 @kernel
-def _fade_place(s: State, stage: int, place: int, now_us: int) -> None:
-    mine = s.learned[place]
-    periods = min(16, (now_us - mine.reported_at) // FADE_US)
+def _fade_place(s: State, stage: int, place: int, periods: int, now_us: int) -> None:
     if periods <= 0:
         return
+    mine = s.learned[place]
     for _ in range(periods):
         set_level(s, stage, place, s.level[place] + ((ONE - s.level[place]) >> 2), now_us)
         _set_scatter(s, stage, place, mine.scatter * 3 >> 2)
