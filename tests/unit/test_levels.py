@@ -63,6 +63,15 @@ def test_a_model_with_a_short_objective_is_tried_again_after_some_of_its_own() -
     assert sum(isinstance(e, Dropped) for e in sim.events) < 25
 
 
+def test_what_was_learned_before_a_pause_refuses_nobody_of_the_burst_behind_it() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [2_400]))], slo_us=60_000))
+    (name,) = [each.stage for each in sim.dispatcher.levels()]
+    sim.dispatcher.assume({name: 32.0})
+    at_us = 30_000_000
+    sim.run([request(number, at_us, at_us + 60_000) for number in range(8)])
+    assert sum(isinstance(e, Answered) for e in sim.events) == 8
+
+
 def test_a_model_that_waits_for_its_turn_keeps_what_it_knows() -> None:
     # The other's batch has the slot for a quarter of a second: 50 objectives, but nothing idles.
     routes = [[make_route(make_stage([0], [us]))] for us in (200, 250_000)]

@@ -36,7 +36,7 @@ time it shrinks by 1/512. A route's slack is the profile's, times its largest le
 Batches that a lost slot or a more urgent one has held up do not count.
 
 Nothing that is refused is ever observed, nor a slot that seems so slow that batches go to others of
-its pool. Where a request of a model is dropped, what was learned of a place goes back to the
+its pool. Where a request of a model is to be dropped, what was learned of a place goes back to the
 profile by a quarter for each period in which its stage has run nothing there: of FADE_SLOS of its
 objectives (FADE_US at most) while the slot idles, of FADE_US while it runs other stages' batches.
 So a model that waits for its turn among others keeps what it knows.
@@ -265,25 +265,35 @@ def _set_late(s: State, route: int, late_us: int) -> None:
 
 
 @kernel
-def fade(s: State, model: int, now_us: int) -> None:
-    """A request of the model is dropped. What has not run for long is not known any more."""
+def fade(s: State, model: int, now_us: int) -> bool:
+    """A request of the model is to be dropped. What has not run for long is not known any more.
+
+    Returns:
+        Whether something was forgotten, so that the request may be in time after all; at most once
+        at one instant.
+    """
+    forgotten = False
     if not s.world[0].drifted:
-        return
+        return forgotten
     for route in range(s.models[model].first_route, s.models[model].end_route):
         first = s.routes[route].first_stage
         for stage in range(first, first + s.routes[route].stages):
-            _fade_stage(s, route, stage, now_us)
+            if _fade_stage(s, route, stage, now_us):
+                forgotten = True
+    return forgotten
 
 
 @kernel
-def _fade_stage(s: State, route: int, stage: int, now_us: int) -> None:
-    table, periods = s.stages[stage], 16
+def _fade_stage(s: State, route: int, stage: int, now_us: int) -> bool:
+    table, periods, forgotten = s.stages[stage], 16, False
     for place in range(table.first_pool, table.end_pool):
         periods = min(periods, _periods(s, route, place, now_us))
     for _ in range(periods):
         _set_late(s, route, s.routes[route].late_us * 3 >> 2)
     for place in range(table.first_pool, table.end_pool):
-        _fade_place(s, stage, place, _periods(s, route, place, now_us), now_us)
+        if _fade_place(s, stage, place, _periods(s, route, place, now_us), now_us):
+            forgotten = True
+    return forgotten
 
 
 @hot
@@ -309,11 +319,12 @@ def _runs_at(s: State, place: int) -> bool:
 
 
 @kernel
-def _fade_place(s: State, stage: int, place: int, periods: int, now_us: int) -> None:
+def _fade_place(s: State, stage: int, place: int, periods: int, now_us: int) -> bool:
     if periods <= 0:
-        return
+        return False
     mine = s.learned[place]
     for _ in range(periods):
         set_level(s, stage, place, s.level[place] + ((ONE - s.level[place]) >> 2), now_us)
         _set_scatter(s, stage, place, mine.scatter * 3 >> 2)
     mine.reported_at = now_us
+    return True

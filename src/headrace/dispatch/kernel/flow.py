@@ -146,8 +146,9 @@ def decide(s: State, model: int, now_us: int) -> None:
             note_path(s, batch, 0, now_us)
             enter_stage(s, batch, now_us)
         elif decision.what == DROP:
+            if fade(s, model, now_us):
+                continue
             request = queues.take_first(s, model)
-            fade(s, model, now_us)
             reason, retry_after_us = decision.reason, decision.retry_after_us
             note(s, DROPPED, now_us, s.requests[request].id, reason, retry_after_us)
             free_request(s, request)
