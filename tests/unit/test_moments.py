@@ -20,6 +20,7 @@ from headrace.domain.events import (
 from headrace.load.result import LoadResult, RequestResult
 from headrace.load.seen import cut_short_us, with_seen
 from headrace.metrics import run_report
+from headrace.simulation.left_out import left_out
 from headrace.simulation.measured import Like, measured_durations
 from headrace.simulation.moments import Moments
 from headrace.simulation.offered.arrivals import Arrival
@@ -217,3 +218,49 @@ def test_simulated_clients_wait_as_those_of_the_log_and_deadlines_are_as_early()
     tight = [Arrival(at_us=0, model="m", timeout_us=report.latency.p50_us + EARLY_US // 2)] * 2
     _, refused = simulate(plan, problem.profiles, tight, jitter=False, times=(header, log))
     assert run_report("simulated", header, refused).total.slo_attainment == 0.0
+
+
+# -- clients that were behind ---------------------------------------------------------------------
+
+
+def hurried_log(topology: Topology, in_time_s: int) -> tuple[EventLogHeader, list[AnyEvent]]:
+    """Ten requests a second in time, then four seconds of fifty, of which a client sent one each
+    40 ms: the last four seconds late."""
+    due = [(100_000 * i, 100_000 * i) for i in range(10 * in_time_s)]
+    behind_us = SECOND_US * in_time_s
+    due += [(behind_us + 20_000 * i, behind_us + 40_000 * i) for i in range(200)]
+    events: list[AnyEvent] = []
+    for number, (scheduled_us, sent_us) in enumerate(due):
+        heard_us = sent_us + IN_US
+        events.append(Arrived(heard_us, number, 0, sent_us + topology.models[0].slo_us))
+        events.append(Seen(heard_us + 5_000, number, scheduled_us, sent_us))
+    return topology.event_log_header("live", "reservation"), events
+
+
+@pytest.mark.parametrize("in_time_s", [10, 0])
+def test_what_waited_for_a_client_that_was_behind_is_of_no_lower_rate(in_time_s: int) -> None:
+    """Where the client was never in time, the log says nothing of waits."""
+    problem = make_problem([make_profile("m")], nodes={"n": {"a": 1}}, slo_us=100_000)
+    plan = make_plan(problem)
+    header, log = hurried_log(Topology.from_plan(plan, problem.profiles), in_time_s)
+    arrivals = [Arrival(at_us=33_000 * i, model="m") for i in range(300)]
+
+    _, found = simulate(plan, problem.profiles, arrivals, jitter=False, times=(header, log))
+    latency = run_report("simulated", header, found).total.latency
+
+    assert latency is not None
+    assert latency.max_us < 200_000
+
+
+def test_pauses_of_a_rehearsal_are_no_load() -> None:
+    """Two seconds of a request each 5 ms, with a pause of one second between them."""
+    due_us = [5_000 * i + SECOND_US * (i >= 400) for i in range(800)]
+    seen = [Seen(at_us + 1_000, i, at_us, at_us) for i, at_us in enumerate(due_us)]
+    at_us = np.arange(0, 100 * SECOND_US, 50_000)
+
+    stretches = left_out(seen)
+    found = Moments(np.array(due_us), at_us, np.random.default_rng(1), left_out=stretches)
+
+    assert stretches == [(due_us[399], due_us[400])]
+    like_us = found.all_at(at_us)
+    assert not ((like_us > due_us[399]) & (like_us < due_us[400])).any()

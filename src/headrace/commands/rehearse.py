@@ -223,9 +223,9 @@ def run_rehearsal(
     from headrace.domain.errors import DocumentError
     from headrace.load.child_server import child_server
     from headrace.load.generator import LoadOptions, run_load_of_models
+    from headrace.load.kept_up import attained, latest, not_sent
     from headrace.load.result import LoadResult
     from headrace.load.seen import with_seen
-    from headrace.metrics import attainment
     from headrace.reporting.rehearsal import (
         Rehearsal,
         code_contradictions,
@@ -284,18 +284,20 @@ def run_rehearsal(
         events = during(logged, began_us, full)
         stages = rehearsed_stages(plan, profiles, header, events)
         code = rehearsed_code(plan, header, events)
-        attained = {
-            name: attainment([outcome for index in full for outcome in runs[index][name].outcomes])
-            for name in rates
-        }
+        at_full = [runs[index] for index in full]
+        slos_us = {each.name: each.slo_us for each in plan.deployments}
+        slos_us |= {claim.app.name: claim.app.slo_us for claim in plan.apps}
+        share = {name: attained(at_full, name, slos_us[name]) for name in rates}
         found = Rehearsal(
             plan_sha256=sha256_file(path),
             offered_rps=rates,
-            attainment=attained,
+            attainment=share,
+            lateness=latest(at_full),
+            not_sent=not_sent(at_full, slos_us),
             stages=stages,
             code=code,
             contradictions=(
-                *contradictions(by_bucket(plan, profiles)[0], stages, rates, attained),
+                *contradictions(by_bucket(plan, profiles)[0], stages, rates, share),
                 *code_contradictions(plan, code),
             ),
         )
@@ -422,14 +424,21 @@ def _free_beside(out: Path, model: str) -> Path:
 def show(found: "Rehearsal", on: "Console" = console) -> None:
     """The table, and whatever the rehearsal contradicts."""
     from headrace.reporting.rehearsal import code_table, rehearsal_table
+    from headrace.reporting.summary import sent_late
 
     on.print(rehearsal_table(found))
     if found.code:
         on.print(code_table(found.code))
+    if found.lateness is not None:
+        on.print(f"{sent_late(found.lateness)} at the full rate", soft_wrap=True)
     warn(found)
 
 
 def warn(found: "Rehearsal") -> None:
+    from headrace.reporting.rehearsal import unmeasured
+
+    for sentence in unmeasured(found):
+        labelled("warning: ", sentence, "bold yellow")
     for sentence in found.contradictions:
         labelled("the rehearsal contradicts the plan: ", sentence, "bold yellow")
 
@@ -441,6 +450,7 @@ def rehearsed_times(
     there is no rehearsal of this very plan."""
     from headrace.catalog.event_log import read_event_log
     from headrace.domain.errors import DocumentError
+    from headrace.reporting.rehearsal import behind_line
 
     found = kept_rehearsal(path)
     if found is None:
@@ -455,6 +465,8 @@ def rehearsed_times(
         f"execution times: those of the rehearsal in {events} (--profile-times: the profile's)",
         soft_wrap=True,
     )
+    if line := behind_line(times[1]):
+        labelled("warning: ", line, "bold yellow")
     return times, found.levels
 
 

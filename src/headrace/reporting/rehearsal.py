@@ -29,10 +29,12 @@ from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.percentiles import percentile
 from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
+from headrace.metrics import Distribution
 from headrace.reporting.depths_table import request_us, typical_items
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, percent, rate
 from headrace.simulation.apps.scripts import scripts_of
+from headrace.simulation.left_out import behind, seen_in
 
 EXPECTED_ATTAINMENT = 0.95
 """Of a rehearsal, at the rate that the plan is for: below it, something takes time that no stage
@@ -85,7 +87,14 @@ class Rehearsal(Record, frozen=True, kw_only=True):
     plan_sha256: str
     offered_rps: dict[str, float]
     attainment: dict[str, float | None]
-    """In time / arrived, of each model or app, as the client saw it."""
+    """In time / arrived, of each model or app, as the client saw it; None: nothing arrived, or it
+    is `not_sent`."""
+    lateness: Distribution | None = None
+    """How far behind schedule the load generator itself sent at the full rate: of the turn in which
+    it was latest."""
+    not_sent: tuple[str, ...] = ()
+    """Models and apps of whose requests more than a tenth was sent later than the objective is
+    long, in each turn: their attainment would be the generator's."""
     stages: tuple[RehearsedStage, ...]
     code: tuple[RehearsedCode, ...] = ()
     """Of apps that were served with their functions."""
@@ -251,6 +260,32 @@ def contradictions(
         if share is not None and share < EXPECTED_ATTAINMENT
     ]
     return tuple(found)
+
+
+def unmeasured(found: Rehearsal) -> tuple[str, ...]:
+    """Of which models and apps the rehearsal does not tell how many answers were in time, and why;
+    one paragraph each."""
+    if found.lateness is None:
+        return ()
+    return tuple(
+        f"{name}: how many answers are in time was not measured\n"
+        f"  needs  a load generator that sends {rate(found.offered_rps.get(name))} requests/s in"
+        " time\n"
+        f"  has    one that was {milliseconds(found.lateness.p90_us)} (p90) behind its schedule\n"
+        "  try    on a machine with a core for the load; else a lower rate"
+        for name in found.not_sent
+    )
+
+
+def behind_line(events: Sequence[AnyEvent]) -> str:
+    """What `simulate` leaves out of a rehearsal's log; empty: nothing."""
+    behind_us = sum(end - begin for begin, end in behind(seen_in(events)))
+    return (
+        f"{behind_us / 1e6:.1f} s of the rehearsal are left out, in which its load generator was"
+        " behind its schedule; for the times at those rates, rehearse with a core for the load"
+        if behind_us
+        else ""
+    )
 
 
 def _carried_rps(stage: Stage, member: RehearsedStage) -> float:

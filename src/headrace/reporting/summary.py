@@ -129,8 +129,12 @@ def lateness_line(report: Report, connections: int) -> str:
     late = report.lateness
     if late is None:
         return ""
+    return f"{sent_late(late)}, part of the latencies above; at most {connections} connections"
+
+
+def sent_late(late: Distribution) -> str:
+    """How far behind its schedule a load generator was."""
     return (
         f"sent behind schedule by {milliseconds(late.p50_us)} (p50), {milliseconds(late.p99_us)}"
-        f" (p99), {milliseconds(late.max_us)} (max), part of the latencies above;"
-        f" at most {connections} connections"
+        f" (p99), {milliseconds(late.max_us)} (max)"
     )

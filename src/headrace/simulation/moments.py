@@ -10,6 +10,7 @@ the WINDOW_US before it on: a lull behind a burst is as slow as the burst. Eithe
 chance, so that the mean of their numbers is the window's: a load between two that the log has is
 made of both. What happens in the window takes as long as it did at that instant of the stretch, so
 that a stall stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
+Stretches that say nothing of the load (`simulation.left_out`) are no candidates.
 """
 
 from collections.abc import Sequence
@@ -37,13 +38,18 @@ class Moments:
     """Simulated instants -> instants of the log."""
 
     def __init__(
-        self, log_at_us: Ints, at_us: Ints, rng: np.random.Generator, calls_each: float = 1.0
+        self,
+        log_at_us: Ints,
+        at_us: Ints,
+        rng: np.random.Generator,
+        calls_each: float = 1.0,
+        left_out: Sequence[tuple[int, int]] = (),
     ) -> None:
         """
         Args:
             log_at_us: shape (M,), when the log's requests arrived, in order; M > 0.
             at_us: shape (N,), when the simulated ones do, in order, from 0 on; N > 0.
-            calls_each: as of `moments_of`.
+            calls_each, left_out: as of `moments_of`.
         """
         first, last = int(log_at_us[0]), int(log_at_us[-1])
         span_us = last - first
@@ -52,9 +58,11 @@ class Moments:
         window_us = min(window_us, span_us // LEAST_WINDOWS)
         self._window_us = max(1, window_us, int(at_us[-1]) // MOST_WINDOWS)
         windows = int(at_us[-1]) // self._window_us + 1
-        starts = rng.integers(
-            first, max(first + 1, last - self._window_us + 1), size=(windows, CANDIDATES)
-        )
+        most = max(first + 1, last - self._window_us + 1)
+        free = _between((first, most), left_out, self._window_us)
+        self.nothing_left = sum(end - begin for begin, end in free) < self._window_us
+        """Nearly all of the log is to be left out; then nothing of it is."""
+        starts = _drawn([(first, most)] if self.nothing_left else free, rng, (windows, CANDIDATES))
         chance = rng.random(windows)
         # Before the log begins it is as at its end: or its first requests would be like no others.
         ended_us = log_at_us[(log_at_us > last - WINDOW_US) & (log_at_us < last)]
@@ -81,6 +89,36 @@ class Moments:
         windows = at_us // self._window_us
         found: Ints = self._starts[windows] + at_us - windows * self._window_us
         return found
+
+
+def _between(
+    span: tuple[int, int], left_out: Sequence[tuple[int, int]], window_us: int
+) -> list[tuple[int, int]]:
+    """Where windows may start so that they meet none of the stretches; begins and ends.
+
+    >>> _between((0, 100), [(20, 40), (45, 50)], 10), _between((0, 100), [(0, 95)], 10)
+    ([(0, 11), (51, 100)], [(96, 100)])
+    """
+    begin, most = span
+    found = []
+    for first, last in left_out:
+        found.append((begin, min(most, first - window_us + 1)))
+        begin = max(begin, last + 1)
+    found.append((begin, most))
+    return [(begin, end) for begin, end in found if begin < end]
+
+
+def _drawn(
+    free: Sequence[tuple[int, int]], rng: np.random.Generator, shape: tuple[int, int]
+) -> Ints:
+    """Instants of these stretches, each as probable."""
+    begins = np.array([begin for begin, _ in free])
+    lengths = np.array([end - begin for begin, end in free])
+    ends = np.cumsum(lengths)
+    drawn = rng.integers(0, ends[-1], size=shape)
+    stretch = np.searchsorted(ends, drawn, side="right")
+    found: Ints = drawn - (ends - lengths)[stretch] + begins[stretch]
+    return found
 
 
 def _arrived(at_us: Ints, starts: Ints, window_us: int) -> Ints:
@@ -130,6 +168,7 @@ def moments_of(
     at_us: Sequence[int] | Ints,
     rng: np.random.Generator,
     calls_each: float = 1.0,
+    left_out: Sequence[tuple[int, int]] = (),
 ) -> Moments | None:
     """None where the log or the simulation has no requests: any moment is like any other.
 
@@ -138,7 +177,10 @@ def moments_of(
         at_us: when the simulated ones do, in order, from 0 on.
         calls_each: requests of models that one of them makes. Those of apps make several, so that
             a few say as much of the load, and a burst of a second is one.
+        left_out: first and last instants of stretches of the log that no window is to be laid onto,
+            in order.
     """
     if not len(log_at_us) or not len(at_us):
         return None
-    return Moments(np.sort(np.array(log_at_us, dtype=np.int64)), np.array(at_us), rng, calls_each)
+    logged = np.sort(np.array(log_at_us, dtype=np.int64))
+    return Moments(logged, np.array(at_us), rng, calls_each, left_out)

@@ -17,7 +17,8 @@ as long as those of a batch of as many were (`.answers`).
 A server's own log does not know its clients. There `in` is d - (D - SLO), with `early` in it, and
 the rest is 0: the slack that is left is right, latencies are a little too long. Requests with a
 timeout of their own do not say when they arrived; a model with such is passed by the gateway as
-its profile says (`simulation.gateway`), and so are all where there is no log.
+its profile says (`simulation.gateway`), and so are all where there is no log, or where the client
+was behind its schedule all the time (`simulation.left_out`): no lower rate waits as that did.
 """
 
 from collections import Counter, defaultdict
@@ -77,8 +78,11 @@ class ServedGateway:
     ) -> None:
         """
         Args:
-            moments: of the log; None: it has no requests.
+            moments: of the log; None: it has no requests. Where nothing is left of them, nothing of
+                the log is known here.
         """
+        if moments is not None and moments.nothing_left:
+            moments = None
         self._moments = moments
         arrived: defaultdict[int, list[Arrived]] = defaultdict(list)
         seen: dict[int, Seen] = {}

@@ -24,6 +24,7 @@ from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, of
 from headrace.simulation.driver import SimDriver, Slower
 from headrace.simulation.gateway import as_reached
 from headrace.simulation.inbox import Inbox
+from headrace.simulation.left_out import behind, left_out, seen_in, without
 from headrace.simulation.measured import Like, measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
@@ -111,9 +112,10 @@ def simulate(
         )
         return header, as_reached(events, waited)
     header_of_log, logged = times
+    seen = seen_in(logged)
     arrived = [event.at_us for event in logged if isinstance(event, Arrived)]
-    moments = moments_of(arrived, reached_at_us, rng)
-    served = ServedGateway(topology, logged, moments)
+    moments = moments_of(arrived, reached_at_us, rng, left_out=left_out(seen))
+    served = ServedGateway(topology, list(without(behind(seen), logged)), moments)
     ways = served.ways(topology, reached_at_us, offered.model, offered.deadline_at_us)
     told = dataclasses.replace(
         offered, arrived_at_us=ways.passed_at_us, deadline_at_us=ways.told_at_us
