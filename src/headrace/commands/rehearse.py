@@ -285,7 +285,7 @@ def run_rehearsal(
         stages = rehearsed_stages(plan, profiles, header, events)
         code = rehearsed_code(plan, header, events)
         at_full = [runs[index] for index in full]
-        slos_us = {each.name: each.slo_us for each in plan.deployments}
+        slos_us = {demand.model: demand.slo_us for demand in plan.demands}
         slos_us |= {claim.app.name: claim.app.slo_us for claim in plan.apps}
         share = {name: attained(at_full, name, slos_us[name]) for name in rates}
         found = Rehearsal(
