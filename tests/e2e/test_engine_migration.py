@@ -60,8 +60,15 @@ async def offer_while(client: Client, work: asyncio.Future[MigrationReport]) -> 
     return sum(await asyncio.gather(*(call() for _ in range(4))))
 
 
-@pytest.mark.parametrize("how", ["drain", "flush"])
-@pytest.mark.parametrize("has_memory", [True, False], ids=["preloaded", "exchanged"])
+@pytest.mark.parametrize(
+    ("has_memory", "how"),
+    [
+        pytest.param(True, "drain", id="preloaded-drain"),
+        pytest.param(False, "flush", id="exchanged-flush"),
+        pytest.param(True, "flush", id="preloaded-flush", marks=pytest.mark.lengthy),
+        pytest.param(False, "drain", id="exchanged-drain", marks=pytest.mark.lengthy),
+    ],
+)
 def test_every_request_is_answered_while_the_plan_changes(
     tmp_path: Path, how: How, has_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

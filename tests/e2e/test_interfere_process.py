@@ -44,6 +44,7 @@ def interfere(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["interfere", *arguments])
 
 
+@pytest.mark.lengthy
 def test_it_measures_every_pair_in_both_directions_and_writes_what_planners_read(
     tmp_path: Path,
 ) -> None:

@@ -203,9 +203,18 @@ def checked(problem: Problem) -> Plan | None:
     return result.plan
 
 
-@pytest.mark.parametrize("objective", ["least-devices", "least-cost", "max-min"])
-@pytest.mark.parametrize("interference", [False, True], ids=["alone", "beside"])
-@pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize(
+    ("types", "interference", "objective"),
+    [
+        pytest.param(
+            *case,
+            # Those with two types take as long, and tell as much.
+            marks=pytest.mark.lengthy if case == (1, True, "max-min") else (),
+            id="-".join((str(case[0]), "beside" if case[1] else "alone", case[2])),
+        )
+        for case in product((1, 2), (False, True), ("least-devices", "least-cost", "max-min"))
+    ],
+)
 def test_the_planner_of_shares_finds_what_trying_everything_finds(
     objective: Objective, interference: bool, types: int
 ) -> None:

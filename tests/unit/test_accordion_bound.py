@@ -41,6 +41,7 @@ def test_the_fewest_late_requests_are_known(
     assert (found.bound, found.proven) == (fewest, True)
 
 
+@pytest.mark.lengthy
 def test_no_policy_is_better_than_the_optimum() -> None:
     late = fewest = 0
     for seed in range(0, 30, 2):

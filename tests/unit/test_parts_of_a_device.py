@@ -287,6 +287,7 @@ def test_what_an_agents_service_says_is_why_a_plan_is_refused(tmp_path: Path) ->
     assert used.returncode == 0, used.stderr
 
 
+@pytest.mark.lengthy
 def test_parts_are_measured_by_processes_that_have_them(tmp_path: Path) -> None:
     fake = FakeMps(tmp_path)
     package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
