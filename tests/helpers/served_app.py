@@ -11,12 +11,21 @@ import numpy as np
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.elements import element_dtype
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import AppClaim, Deployment, Pipeline, Plan, Stage
 from headrace.domain.problem import PlanOptions
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import AppFunction
-from headrace.serving.apps.frames import DescribedApp, FromApps, FromGateway, Tensors
+from headrace.serving.apps.frames import (
+    AnyFrame,
+    DescribedApp,
+    FromApps,
+    FromGateway,
+    Link,
+    Tensors,
+)
+from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.host import AppEvents
 from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.runtime import AppLog, AppRuntime
@@ -102,8 +111,10 @@ def _deployment(app: str, module: str, slo_us: int) -> Deployment:
 class FakeModules:
     """Answers every call with x + 1 after its module's time, unless told otherwise."""
 
-    def __init__(self, plan: Plan | None = None) -> None:
+    def __init__(self, plan: Plan | None = None, spec: TensorSpec = SPEC) -> None:
+        """`spec`: of what modules take and give."""
         self.plan = plan or app_plan()
+        self.spec = spec
         self.submitted: list[Inference] = []
         self.cancelled: list[Inference] = []
         self.answered: list[Inference] = []
@@ -122,8 +133,8 @@ class FakeModules:
         return {
             deployment.name: ServedModel(
                 name=deployment.name,
-                inputs=(SPEC,),
-                outputs=(SPEC,),
+                inputs=(self.spec,),
+                outputs=(self.spec,),
                 slo_us=deployment.slo_us,
                 fastest_us=TAKES_US[deployment.module or deployment.model],
                 max_items=16,
@@ -181,9 +192,9 @@ class FakeModules:
         """Nothing to stop."""
 
     def _answer(self, inference: Inference, arrived_at_us: int) -> None:
-        x = np.asarray(inference.inputs[0], np.float32)
+        x = np.frombuffer(inference.inputs[0], element_dtype(self.spec))
         answer = Answer(
-            outputs=(memoryview((x + 1).tobytes()),),
+            outputs=(memoryview((x + x.dtype.type(1)).tobytes()),),
             arrived_at_us=arrived_at_us,
             deadline_at_us=arrived_at_us + (inference.timeout_us or SLO_US),
             ended_at_us=self.now_us(),
@@ -196,8 +207,25 @@ class FakeModules:
             inference.on_done(result)
 
 
+def as_received(frame: AnyFrame, tensors: Tensors) -> tuple[AnyFrame, Tensors]:
+    """What the other end makes of a frame's bytes."""
+    got: list[tuple[AnyFrame, Tensors]] = []
+    link = Link(lambda *one: got.append(one), lambda reason: None)
+    data = b"".join(encode_frame(frame, tensors))
+    while data:
+        room = link.get_buffer(-1)
+        taken = min(len(room), len(data))
+        room[:taken] = data[:taken]
+        room.release()
+        link.buffer_updated(taken)
+        data = data[taken:]
+    ((whole, arrays),) = got
+    return whole, arrays
+
+
 class HereHost:
-    """Runs functions on the gateway's own loop: the same code on both sides, no process between."""
+    """Runs functions on the gateway's own loop: the same code on both sides and the same frames
+    between, no process."""
 
     def __init__(self, function: AppFunction, now_us: Callable[[], int]) -> None:
         self.events: AppEvents
@@ -210,10 +238,14 @@ class HereHost:
         )
 
     def _receive(self, frame: FromApps, tensors: Tensors) -> None:
-        self.events.on_frame(frame, tensors)
+        got, arrays = as_received(frame, tensors)
+        assert isinstance(got, FromApps)
+        self.events.on_frame(got, arrays)
 
     def send(self, frame: FromGateway, tensors: Tensors = ()) -> None:
-        self._runner.receive(frame, tensors)
+        got, arrays = as_received(frame, tensors)
+        assert isinstance(got, FromGateway)
+        self._runner.receive(got, arrays)
 
     def status(self) -> AppsStatus:
         return AppsStatus(up=True, restarts=0, process_id=None, cpu_us=0, lag_us=0, held_us=0)
@@ -263,12 +295,13 @@ class Served:
         timeout_us: int | None = None,
         priority: int = 0,
         model: str | None = None,
+        inputs: Tensors = (),
     ) -> tuple[Inference, "asyncio.Future[Answer | Refusal]"]:
         done: asyncio.Future[Answer | Refusal] = asyncio.get_running_loop().create_future()
         inference = Inference(
             model=model or self.header.models[-1],
             items=1,
-            inputs=(np.array(x, np.float32),),
+            inputs=tuple(inputs) or (np.array(x, np.float32),),
             on_done=done.set_result,
             timeout_us=timeout_us,
             priority=priority,

@@ -2,6 +2,7 @@
 
 import struct
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,6 +36,9 @@ from headrace.serving.workers.frames import FrameError
 shapes = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
 tensors = st.one_of(
     arrays.arrays(st.sampled_from(["float32", "uint8", "bool", "float16", "int64"]), shapes),
+    arrays.arrays("float32", shapes, elements=st.floats(-9, 9, width=32)).map(
+        lambda numbers: numbers.astype(ml_dtypes.bfloat16)
+    ),
     st.lists(st.binary(max_size=20), max_size=5).map(
         lambda texts: np.array([*texts, None], dtype=object)[:-1]
     ),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -30,6 +31,8 @@ def as_type(dtype: str, value: Any) -> list[Any]:
         ("float32", np.array([1.5], dtype=">f8"), [1.5]),
         ("float32", [np.inf, -np.inf], [np.inf, -np.inf]),
         ("float16", [True, False], [1.0, 0.0]),
+        ("bfloat16", [1.5, -np.inf], [1.5, -np.inf]),
+        ("float32", np.array([1.5], dtype=ml_dtypes.bfloat16), [1.5]),
         ("bytes", ["Mühle", b"\xff"], ["Mühle".encode(), b"\xff"]),
         ("bytes", np.array(["a", "bc"]), [b"a", b"bc"]),
         ("bytes", [bytearray(b"ab"), memoryview(b"cd")], [b"ab", b"cd"]),
@@ -62,6 +65,8 @@ def test_a_value_that_fits_the_declared_type_is_the_same_in_it(
         ("uint8", np.array([300], dtype=object), "300 where uint8"),
         ("float32", [1.0, 1e300], "float64 out of range where float32"),
         ("float16", [100_000], "int64 out of range where float16"),
+        ("bfloat16", np.array([3.4e38], np.float32), "float32 out of range where bfloat16"),
+        ("float16", np.array([1e6], ml_dtypes.bfloat16), "bfloat16 out of range where float16"),
         ("bytes", [3, 5], "int where bytes"),
         ("bytes", np.array([65, 66]), "int where bytes"),
         ("bytes", [np.array([1.0, 2.0]), np.array([1.0])], "ndarray where bytes"),

@@ -11,9 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.apps import InvalidInput, app, ensemble, gather, module, step, tensor
+from headrace.serving.apps import frames
 from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps.frames import Answer, AnyFrame, Begin, Call, Returned, Tensors
 from headrace.serving.engine.inference import AppAnswer, Refusal
-from helpers.served_app import Served
+from headrace.serving.workers.frames import FrameError
+from helpers import served_app
+from helpers.served_app import SLO_US, Served
 from helpers.virtual_loop import VirtualTimeLoop
 
 first, second = module("first"), module("second")
@@ -109,6 +113,36 @@ def test_no_task_waits_for_a_module_when_its_function_has_ended(
         calls = [call for call in served.engine.submitted if call.model == "app.first"]
         assert calls
         assert calls == served.engine.cancelled
+
+    run(test)
+
+
+@pytest.mark.parametrize("unsent", [Begin, Call, Answer, Returned])
+def test_a_frame_that_cannot_be_sent_ends_its_request_and_leaves_nothing_that_waits(
+    monkeypatch: pytest.MonkeyPatch, unsent: type[AnyFrame]
+) -> None:
+    def encode(frame: AnyFrame, tensors: Tensors) -> list[bytes | memoryview]:
+        if isinstance(frame, unsent):
+            raise FrameError("a frame of 12 and 3000000000 bytes is too long")
+        return frames.encode(frame, tensors)
+
+    @app(name="app", inputs=X, outputs=Y)
+    async def calls_one(x: Vector) -> dict[str, Any]:
+        return {"y": [await first(x)]}
+
+    async def test() -> None:
+        monkeypatch.setattr(served_app, "encode_frame", encode)
+        served = Served(calls_one)
+        inference, done = served.send()
+        assert not done.done(), "nobody is told before it is submitted"
+        answer = await done
+        assert isinstance(answer, Refusal)
+        assert answer.reason == "app-error"
+        assert served.runtime.status().open_requests == 0
+        assert asyncio.get_running_loop().time() < SLO_US / 1e6
+        served.runtime.cancel(inference)
+        await asyncio.sleep(0.001)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(test)
 

@@ -29,12 +29,21 @@ def element_dtype(spec: TensorSpec) -> np.dtype[Any]:
     """
     if spec.dtype == "bytes":
         return np.dtype([("length", "<u4"), ("room", f"V{spec.max_bytes}")])
-    if spec.dtype == "bfloat16":
+    return number_dtype(spec.dtype)
+
+
+def number_dtype(name: str) -> np.dtype[Any]:
+    """Of a tensor of numbers.
+
+    Raises:
+        TypeError: there is no such type.
+    """
+    if name == "bfloat16":
         import ml_dtypes  # comes with onnx; numpy has no such type of its own
 
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return np.dtype(spec.dtype)
+    return np.dtype(name)
 
 
 def item_bytes(spec: TensorSpec) -> int:

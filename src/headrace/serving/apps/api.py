@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.domain.base import is_name
+from headrace.domain.elements import number_dtype
 from headrace.domain.errors import DocumentError
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.conversion import converted
@@ -209,7 +210,7 @@ def checked_outputs(function: AppFunction, result: object) -> tuple[NDArray[Any]
 def fits(spec: TensorSpec, array: NDArray[Any]) -> bool:
     """Whether it is as declared."""
     return (
-        (array.dtype == object if spec.dtype == "bytes" else array.dtype == spec.dtype)
+        array.dtype == (object if spec.dtype == "bytes" else number_dtype(spec.dtype))
         and array.ndim == len(spec.item_shape)
         and all(want in (-1, got) for want, got in zip(spec.item_shape, array.shape, strict=True))
     )

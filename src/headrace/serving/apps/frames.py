@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.elements import number_dtype, raw
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import DATATYPES
 from headrace.serving.workers.frames import FrameError
@@ -215,7 +216,7 @@ def _escaped(value: Any) -> Any:
 def _raw(array: NDArray[Any]) -> bytes | memoryview:
     if array.dtype == object:
         return b"".join(_LENGTH.pack(len(text)) + text for text in array.ravel())
-    return memoryview(cast(Any, array)).cast("B") if array.nbytes else b""
+    return raw(array).data if array.nbytes else b""
 
 
 def decode(data: memoryview, body_bytes: int) -> tuple[AnyFrame, list[NDArray[Any]]]:
@@ -241,10 +242,11 @@ def decode(data: memoryview, body_bytes: int) -> tuple[AnyFrame, list[NDArray[An
 
 
 def _numbers(dtype: str, shape: list[int], tail: memoryview, at: int) -> tuple[NDArray[Any], int]:
-    end = at + math.prod(shape) * np.dtype(dtype).itemsize
+    numbers = number_dtype(dtype)
+    end = at + math.prod(shape) * numbers.itemsize
     if end > len(tail) or math.prod(max(1, dim) for dim in shape) > MAX_TAIL_BYTES:
         raise FrameError("a tensor is longer than its frame")
-    return np.frombuffer(tail[at:end], dtype=dtype).reshape(shape), end
+    return np.frombuffer(tail[at:end], dtype=numbers).reshape(shape), end
 
 
 def _strings(dtype: str, shape: list[int], tail: memoryview, at: int) -> tuple[NDArray[Any], int]:

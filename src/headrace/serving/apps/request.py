@@ -18,7 +18,7 @@ from headrace.domain.request import DropReason
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps import frames
 from headrace.serving.apps.api import fits
-from headrace.serving.apps.error_log import ErrorLog
+from headrace.serving.apps.error_log import ErrorLog, described
 from headrace.serving.apps.frames import Tensors
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.protocol import Late, Submission
@@ -71,7 +71,7 @@ class AppRequest:
         self._arrived_at_us = arrived_at_us
         self._model = model
         self._modules = modules
-        self._send = send
+        self._to_function = send
         self._errors = errors
         self._counters = counters
         self._on_call = on_call
@@ -93,6 +93,15 @@ class AppRequest:
         inputs = [np.asarray(array) for array in self.inference.inputs]
         self._send(frames.Begin(self.run.id, self.name, self.run.deadline_at_us), inputs)
 
+    def _send(self, frame: frames.FromGateway, tensors: Tensors) -> None:
+        """What cannot be sent ends the request: its function would wait for it."""
+        try:
+            self._to_function(frame, tensors)
+        except Exception as error:
+            log_id = self._errors.note(self.name, *described(error))
+            # Not at once: `submit` tells nobody before it returns.
+            asyncio.get_running_loop().call_soon(self._end, self._failed(log_id))
+
     # -- what its function says -------------------------------------------------------------------
 
     def receive(self, frame: frames.FromApps, tensors: Tensors) -> None:
@@ -111,10 +120,11 @@ class AppRequest:
                 self._end(Refusal(reason="invalid-input", message=message, retry_after_us=0), True)
             case frames.Erred():
                 log_id = self._errors.note(self.name, frame.kind, frame.where, frame.trace)
-                message = (
-                    f"app {self.name!r} failed; the server's log has the details under {log_id}"
-                )
-                self._end(Refusal(reason="app-error", message=message, retry_after_us=0), True)
+                self._end(self._failed(log_id), True)
+
+    def _failed(self, log_id: str) -> Refusal:
+        message = f"app {self.name!r} failed; the server's log has the details under {log_id}"
+        return Refusal(reason="app-error", message=message, retry_after_us=0)
 
     def _return(self, tensors: Tensors) -> None:
         specs = self._model.outputs
@@ -244,9 +254,9 @@ def _texts(array: NDArray[Any]) -> list[bytes]:
 
 
 def _as_engine_takes(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
-    """Strings each in its room."""
+    """As bytes; strings each in its room."""
     if spec.dtype != "bytes":
-        return array
+        return raw(array)
     rooms = np.zeros(array.shape, element_dtype(spec))
     pack(_texts(array), rooms)
     return raw(rooms)

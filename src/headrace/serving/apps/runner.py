@@ -139,7 +139,14 @@ class RunningFunction:
                 call.cancel()
         if not self._cancelled:
             self._cancelled = True
+            self._answer(frame, tensors)
+
+    def _answer(self, frame: FromApps, tensors: Tensors) -> None:
+        try:
             self._runner.send(frame, tensors)
+        except Exception as error:
+            # It cannot be sent; that can, and nobody waits for the deadline.
+            self._runner.send(_failure(self._begin.request, error), ())
 
     async def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Any:
         runner, name = self._runner, f"{self._function.name}.{module}"
@@ -153,8 +160,8 @@ class RunningFunction:
         number = next(runner.calls)
         future = runner.waiting[number] = asyncio.get_running_loop().create_future()
         self._calls.add(future)
-        runner.send(Call(self._begin.request, number, module), item)
         try:
+            runner.send(Call(self._begin.request, number, module), item)
             return await future
         except asyncio.CancelledError:
             if not self._cancelled:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.domain.elements import joined
 from headrace.serving.core.signature import (
+    FLOATS,
     Given,
     InvalidError,
     Signature,
@@ -85,7 +86,7 @@ class AppCodec(ModelCodec):
                 described["parameters"] = {"binary_data_size": data.nbytes}
                 sent.append(data)
             else:
-                values = _to_json(array, spec.name, most_bytes)
+                values = _to_json(array, spec, most_bytes)
                 described["data"] = HERE if isinstance(values, JsonValues) else values
                 if isinstance(values, JsonValues):
                     sent.append(values)
@@ -106,7 +107,7 @@ def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
     values = read_json_tensor(
         tensor.name, tensor.shape, tensor.data, sized(layout, tensor.shape), tensor.shape[0]
     )
-    return values.reshape(tensor.shape)
+    return values.view(layout.dtype).reshape(tensor.shape)
 
 
 def array_of(
@@ -132,10 +133,11 @@ def to_binary(array: NDArray[Any]) -> memoryview:
     return memoryview(array.tobytes())
 
 
-def _to_json(array: NDArray[Any], name: str, most_bytes: int) -> list[Any] | JsonValues:
+def _to_json(array: NDArray[Any], layout: TensorLayout, most_bytes: int) -> list[Any] | JsonValues:
+    name = layout.name
     flat, listed = array.ravel(), partial(_listed, name=name)
     large = large_values(flat, listed, name, most_bytes)
-    if array.dtype.kind == "f" and not np.isfinite(flat).all():
+    if layout.datatype in FLOATS and not np.isfinite(flat).all():
         raise not_finite(name)
     return large or listed(flat)
 
