@@ -8,6 +8,7 @@ import pytest
 from headrace.apps import InvalidInput
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import AppFunction, checked_outputs
+from headrace.serving.apps.conversion import UnfitValueError, converted
 from headrace.serving.apps.error_log import AGAIN_S, ErrorLog, described
 from headrace.serving.core.protocol import kind_of
 from headrace.serving.engine.inference import Refusal
@@ -60,6 +61,23 @@ def test_an_error_is_told_apart_by_its_type_and_the_line_that_raised_it() -> Non
     assert kind == "ValueError"
     assert __file__ in where
     assert "secret" in trace
+
+
+def test_errors_that_one_line_of_a_library_raises_are_told_apart_by_the_apps_own_lines() -> None:
+    spec = TensorSpec(name="x", dtype="float32", item_shape=(1,))
+    mistakes = [
+        lambda: converted("input", spec, "text"),
+        lambda: converted("input", spec, 1j),
+    ]
+    places = set()
+    for mistake in mistakes:
+        with pytest.raises(UnfitValueError) as raised:
+            mistake()
+        _, where, _ = described(raised.value, {__file__})
+        assert where.startswith(f"{__file__}:")
+        assert "conversion.py:" in where
+        places.add(where)
+    assert len(places) == len(mistakes)
 
 
 def test_what_an_app_says_of_an_input_is_one_printable_sentence() -> None:

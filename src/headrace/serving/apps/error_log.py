@@ -1,7 +1,8 @@
 """Errors of app functions in the log: each in full once, and counted from then on.
 
 An input that breaks a function can be sent a thousand times a second. What tells errors apart is
-the app, the type and the line that raised: these are bounded by the app's code, not by clients.
+the app, the type, the line that raised, and the line of the app's own that led there, since many
+mistakes are found by the same line of a library: these are bounded by code, not by clients.
 Clients get an error's id, under which its traceback is found; it is the same for all occurrences.
 """
 
@@ -9,7 +10,7 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 AGAIN_S = 10.0
@@ -40,7 +41,7 @@ class ErrorLog:
 
         Args:
             kind: the exception's type.
-            where: file and line.
+            where: files and lines.
         """
         key, now_s = (app, kind, where), self._now_s()
         known = self._known.get(key)
@@ -61,8 +62,15 @@ class ErrorLog:
         return known.log_id
 
 
-def described(error: BaseException) -> tuple[str, str, str]:
-    """What `ErrorLog.note` wants to know of an exception: type, place, traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+def described(error: BaseException, own: Collection[str] = ()) -> tuple[str, str, str]:
+    """What `ErrorLog.note` wants to know of an exception: type, place, traceback.
+
+    Args:
+        own: the files of the app's functions.
+    """
+    places = [(f.filename, f"{f.filename}:{f.lineno}") for f in traceback.extract_tb(error.__traceback__)]
+    ours = [place for filename, place in places if filename in own]
+    where = places[-1][1] if places else "?"
+    if ours and ours[-1] != where:
+        where = f"{ours[-1]}, in {where}"
     return type(error).__name__, where, "".join(traceback.format_exception(error))

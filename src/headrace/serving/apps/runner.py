@@ -5,9 +5,10 @@ a call means for the whole request is decided by the gateway (`request`).
 """
 
 import asyncio
+import inspect
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -60,6 +61,10 @@ class FunctionRunner:
         """`threads`: for the functions' work `aside`."""
         self._functions = functions
         self.send = send
+        self.files = frozenset(
+            inspect.unwrap(function.body).__code__.co_filename for function in functions.values()
+        )
+        """That have the functions."""
         self.now_us = now_us
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-app")
         self.modules: Mapping[str, ModuleSpecs] = {}
@@ -132,7 +137,7 @@ class RunningFunction:
             _check_size(f"app {function.name!r} returned", tensors)
             frame = Returned(number)
         except BaseException as error:  # SystemExit too: one request must not end the process
-            frame, tensors = _failure(number, error), ()
+            frame, tensors = _failure(number, error, self._runner.files), ()
         finally:
             # Tasks that the function started may wait for them: nobody answers any more.
             for call in self._calls:
@@ -146,7 +151,7 @@ class RunningFunction:
             self._runner.send(frame, tensors)
         except Exception as error:
             # It cannot be sent; that can, and nobody waits for the deadline.
-            self._runner.send(_failure(self._begin.request, error), ())
+            self._runner.send(_failure(self._begin.request, error, self._runner.files), ())
 
     async def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Any:
         runner, name = self._runner, f"{self._function.name}.{module}"
@@ -188,7 +193,7 @@ def _run_aside(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         raise RuntimeError("work aside raised StopIteration") from error
 
 
-def _failure(request: int, error: BaseException) -> Invalid | Erred:
+def _failure(request: int, error: BaseException, files: Collection[str]) -> Invalid | Erred:
     refusal = _refusal(error)
     if refusal is not None:
         try:
@@ -196,7 +201,7 @@ def _failure(request: int, error: BaseException) -> Invalid | Erred:
             return Invalid(request, str(InvalidInput(str(refusal))))
         except Exception as broken:  # or raise where it is to say it
             error = broken
-    kind, where, trace = described(error)
+    kind, where, trace = described(error, files)
     return Erred(request, kind, where, trace[-MAX_TRACEBACK:])
 
 
