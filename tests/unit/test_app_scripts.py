@@ -81,6 +81,24 @@ def test_chains_that_run_beside_each_other_wait_for_their_own_answers_only() -> 
     assert [(call.after, call.lead_us) for call in script.calls[2:]] == [((1,), 100), ((0,), 200)]
 
 
+def test_calls_of_one_module_in_a_row_wait_for_each_other() -> None:
+    calls = [("first", 300, 1_000), ("first", 1_200, 2_000), ("first", 2_500, 3_000)]
+    script = script_of(calls, 3_100)
+
+    assert [(call.after, call.lead_us) for call in script.calls] == [
+        ((), 300),
+        ((0,), 200),
+        ((1,), 500),
+    ]
+
+
+def test_calls_of_one_module_that_are_out_together_do_not_wait_for_each_other() -> None:
+    calls = [("first", 300, 3_000), ("first", 300, 1_000), ("first", 1_500, 2_000)]
+    script = script_of(calls, 3_100)
+
+    assert [call.after for call in script.calls] == [(), (), ()]
+
+
 def test_calls_that_all_waited_for_all_do_so_in_the_script() -> None:
     calls = [
         ("first", 300, 2_000),

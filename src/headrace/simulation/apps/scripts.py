@@ -7,7 +7,9 @@ answered at d(c):
 
     after(c)   the calls whose answers c waited for, of the modules before its own; where one of
                these was called as often as c's, only its call of the same rank, unless no call of
-               c's module was made before all of them had their answers
+               c's module was made before all of them had their answers; and of its own module
+               the call answered last, where all made before c had their answers by then, this one
+               later than those: one that was made in a row
     lead(c)    m(c) - the latest d of after(c); or - a, where it waited for none
     rest       e - the latest d of all calls; or - a
 
@@ -139,16 +141,28 @@ def _script(table: AppTable, made: Sequence[_Made], arrived_at_us: int, ended_at
         waited: list[int] = []
         for before in table.modules[call.module].before:
             waited += _waited_for(order, numbers[before], numbers[call.module], rank)
-        after = tuple(n for n in waited if order[n].answered_at_us <= call.made_at_us)
+        after = [n for n in waited if order[n].answered_at_us <= call.made_at_us]
+        after += _in_a_row(order, after, numbers[call.module][:rank], call.made_at_us)
         since_us = max((order[n].answered_at_us for n in after), default=arrived_at_us)
         calls.append(
             ScriptedCall(
-                module=call.module, after=after, lead_us=max(0, call.made_at_us - since_us)
+                module=call.module, after=tuple(after), lead_us=max(0, call.made_at_us - since_us)
             )
         )
     last_us = max((call.answered_at_us for call in made), default=arrived_at_us)
     rest_us = max(0, ended_at_us - last_us)
     return Script(calls=tuple(calls), rest_us=rest_us, at_us=arrived_at_us)
+
+
+def _in_a_row(
+    order: Sequence[_Made], after: Sequence[int], earlier: Sequence[int], made_at_us: int
+) -> list[int]:
+    """Of the `earlier` calls of its own module, the one that a call waited for."""
+    if not earlier:
+        return []
+    last = max(earlier, key=lambda n: order[n].answered_at_us)
+    since_us = max((order[n].answered_at_us for n in after), default=0)
+    return [last] if since_us < order[last].answered_at_us <= made_at_us else []
 
 
 def _waited_for(
