@@ -3,6 +3,7 @@ that waits for a module, and whatever else the function has set going.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.apps import InvalidInput, app, ensemble, gather, module, step, ten
 from headrace.serving.apps import frames
 from headrace.serving.apps.api import AppFunction
 from headrace.serving.apps.frames import Answer, AnyFrame, Begin, Call, Returned, Tensors
+from headrace.serving.apps.process import say_unless_cancelled
 from headrace.serving.engine.inference import AppAnswer, Refusal
 from headrace.serving.workers.frames import FrameError
 from helpers import served_app
@@ -145,6 +147,28 @@ def test_a_frame_that_cannot_be_sent_ends_its_request_and_leaves_nothing_that_wa
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(test)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), RuntimeError("secret")])
+def test_what_nobody_takes_from_a_future_is_said_unless_it_was_cancelled(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(say_unless_cancelled)
+        call: asyncio.Future[None] = loop.create_future()
+        both = gather(call)
+        if isinstance(error, asyncio.CancelledError):
+            call.cancel()
+        else:
+            call.set_exception(error)
+        await asyncio.sleep(0.001)
+        del both
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        run(test)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (not isinstance(error, asyncio.CancelledError))
 
 
 def test_a_task_that_waits_for_no_module_goes_on_when_its_function_has_ended() -> None:

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from headrace.children import die_with_parent
 from headrace.domain.errors import HeadraceError
@@ -117,10 +118,19 @@ async def _answer(channel: socket.socket, make_runner: MakeRunner) -> None:
     link = Link(on_frame, lambda reason: stopped.set())
     runner: FunctionRunner = make_runner(link.send)
     channel.setblocking(False)
+    asyncio.get_running_loop().set_exception_handler(say_unless_cancelled)
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
     await stopped.wait()
     await runner.stop(CLEAN_UP_S)
     link.close()
+
+
+def say_unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody took from a future goes to the log, but for its having been cancelled: at its
+    deadline a function is, with whatever it waits for, and of a `gather` in a `wait_for` that would
+    be said of every request."""
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)
 
 
 if __name__ == "__main__":
