@@ -230,6 +230,7 @@ def run_rehearsal(
         Rehearsal,
         code_contradictions,
         contradictions,
+        refused_inputs,
         rehearsed_code,
         rehearsed_stages,
     )
@@ -288,6 +289,16 @@ def run_rehearsal(
         slos_us = {demand.model: demand.slo_us for demand in plan.demands}
         slos_us |= {claim.app.name: claim.app.slo_us for claim in plan.apps}
         share = {name: attained(at_full, name, slos_us[name]) for name in rates}
+        outcomes = {
+            name: [outcome for index in full for outcome in runs[index][name].outcomes]
+            for name in rates
+        }
+        samples = {
+            name: {k: v for index in full for k, v in runs[index][name].error_samples.items()}
+            for name in rates
+        }
+        refused = refused_inputs(outcomes, samples)
+        judged = {name: part for name, part in share.items() if name not in refused}
         found = Rehearsal(
             plan_sha256=sha256_file(path),
             offered_rps=rates,
@@ -297,9 +308,10 @@ def run_rehearsal(
             stages=stages,
             code=code,
             contradictions=(
-                *contradictions(by_bucket(plan, profiles)[0], stages, rates, share),
+                *contradictions(by_bucket(plan, profiles)[0], stages, rates, judged),
                 *code_contradictions(plan, code),
             ),
+            refused=tuple(refused.values()),
         )
         try:
             with EventLogWriter(unfinished, header) as writer:
@@ -439,6 +451,8 @@ def warn(found: "Rehearsal") -> None:
 
     for sentence in unmeasured(found):
         labelled("warning: ", sentence, "bold yellow")
+    for sentence in found.refused:
+        labelled("the rehearsal says little: ", sentence, "bold yellow")
     for sentence in found.contradictions:
         labelled("the rehearsal contradicts the plan: ", sentence, "bold yellow")
 

@@ -15,7 +15,7 @@ depths, a typical request must fit at one of them; what they carry together is j
 in time alone, since any slot may serve any of them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.percentiles import percentile
 from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
+from headrace.domain.request import Outcome
 from headrace.metrics import Distribution
 from headrace.reporting.depths_table import request_us, typical_items
 from headrace.reporting.readable import ReadableTable, figures
@@ -39,6 +40,8 @@ from headrace.simulation.left_out import behind, seen_in
 EXPECTED_ATTAINMENT = 0.95
 """Of a rehearsal, at the rate that the plan is for: below it, something takes time that no stage
 accounts for, such as a gateway or a client without a core."""
+OF_INPUTS = ("invalid-input", "app-error", "http-400")
+"""Outcomes of what was in a request, and not of how long it took."""
 LEAST_BATCHES = 5
 """Fewer runs of a stage say nothing of its level."""
 
@@ -100,6 +103,8 @@ class Rehearsal(Record, frozen=True, kw_only=True):
     """Of apps that were served with their functions."""
     contradictions: tuple[str, ...]
     """What the plan promises and the rehearsal does not bear out; one paragraph each."""
+    refused: tuple[str, ...] = ()
+    """Whose inputs were not what is served, so that its times are still unknown; likewise."""
 
     @property
     def levels(self) -> dict[str, float]:
@@ -286,6 +291,36 @@ def behind_line(events: Sequence[AnyEvent]) -> str:
         if behind_us
         else ""
     )
+
+
+def refused_inputs(
+    outcomes: Mapping[str, Sequence[Outcome]], samples: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """Models and apps whose requests were not answered in time mostly for what was in them, with a
+    paragraph on each: their attainment says nothing of the plan.
+
+    Args:
+        outcomes: of each, as the client saw them.
+        samples: of each, reason -> a message that came with it.
+    """
+    found = {}
+    for name, own in outcomes.items():
+        missed = [outcome.reason for outcome in own if not outcome.in_time]
+        reasons = Counter(reason for reason in missed if reason in OF_INPUTS)
+        if len(own) - len(missed) >= EXPECTED_ATTAINMENT * len(own):
+            continue
+        if 2 * reasons.total() <= len(missed):
+            continue
+        reason, _ = reasons.most_common(1)[0]
+        said = samples.get(name, {}).get(reason, "")
+        found[name] = (
+            f"{name}: {reasons.total()} of {len(own)} requests were refused, or failed, for what"
+            " was in them\n"
+            "  needs  inputs like those of its clients\n"
+            f"  has    {reason}{': ' if said else ''}{said}\n"
+            "  try    `headrace rehearse --input`, with a file for each; without, values are random"
+        )
+    return found
 
 
 def _carried_rps(stage: Stage, member: RehearsedStage) -> float:

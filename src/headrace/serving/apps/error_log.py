@@ -68,7 +68,9 @@ def described(error: BaseException, own: Collection[str] = ()) -> tuple[str, str
     Args:
         own: the files of the app's functions.
     """
-    places = [(f.filename, f"{f.filename}:{f.lineno}") for f in traceback.extract_tb(error.__traceback__)]
+    places = [
+        (f.filename, f"{f.filename}:{f.lineno}") for f in traceback.extract_tb(error.__traceback__)
+    ]
     ours = [place for filename, place in places if filename in own]
     where = places[-1][1] if places else "?"
     if ours and ours[-1] != where:
