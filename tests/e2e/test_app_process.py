@@ -59,6 +59,8 @@ async def traffic(x):
         raise ValueError(f"a name that is no UTF-8: {os.fsdecode(bytes([255]))}")
     if deed == 11:
         await aside(next, iter([]))
+    if deed == 12:
+        await aside(time.sleep, 3600)
     found = await detect(x)
     return {"y": await gather(vehicle(found), face(found))}
 """
@@ -72,7 +74,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     function = folder / "traffic.py"
     function.write_text(FUNCTION)
     environment = {"XDG_CONFIG_HOME": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
-    options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
+    options = (
+        "--app",
+        str(function),
+        "--app-threads",
+        "2",
+        "--executor",
+        "emulated",
+        "--processes",
+        "1",
+    )
     with serving(plan, *options, "--policy", "reservation", environment=environment) as running:
         yield running
         running.signal(signal.SIGTERM)
@@ -84,6 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     assert "RuntimeError: work aside raised StopIteration" in errors
     assert "holds up all apps" in errors
     assert "time.sleep(1.5)" in errors
+    assert "app 'traffic' keeps a thread for work `aside`, sleep, after" in errors
     assert "ended with status 5" in errors
     assert "was ended by SIGKILL" in errors
 
@@ -138,6 +150,15 @@ def test_an_app_that_holds_its_loop_is_named_and_counted(server: LiveServer) -> 
     metrics = ask_once(server, get("/metrics")).body
     assert b"headrace_apps_cpu_seconds_total" in metrics
     assert b"headrace_apps_up 1.0" in metrics
+
+
+def test_work_aside_that_its_request_has_left_is_counted(server: LiveServer) -> None:
+    assert ask_once(server, infer_of(12, timeout=1_000_000)).status == 429
+
+    def is_counted() -> bool:
+        return b"headrace_apps_left_threads 1.0" in ask_once(server, get("/metrics")).body
+
+    wait_until(is_counted, "the thread is not counted")
 
 
 def test_a_file_that_ends_its_process_is_refused_with_how_it_ended(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.host import AppEvents
 from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.runtime import AppLog, AppRuntime
+from headrace.serving.apps.threads import AsideThreads
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
@@ -233,8 +234,11 @@ class HereHost:
         self.up = True
         self.congested = False
         self.retry_after_us = 5_000
+        loop = asyncio.get_running_loop()
+        # Asked on threads too.
+        self.threads = AsideThreads(1, lambda: round(loop.time() * 1e6))
         self._runner = FunctionRunner(
-            {function.name: function}, self._receive, threads=1, now_us=now_us
+            {function.name: function}, self._receive, self.threads, now_us
         )
 
     def _receive(self, frame: FromApps, tensors: Tensors) -> None:

@@ -26,10 +26,12 @@ BODY = {
 }
 
 
-def infer_of(first: float) -> bytes:
+def infer_of(first: float, **parameters: int) -> bytes:
     """A request whose first number is given."""
     tensor = {"name": "x", "shape": [3], "datatype": "FP32", "data": [first, 2, 3]}
-    return post("/v2/models/traffic/infer", json.dumps(BODY | {"inputs": [tensor]}).encode())
+    body = BODY | {"inputs": [tensor]}
+    body |= {"parameters": parameters} if parameters else {}
+    return post("/v2/models/traffic/infer", json.dumps(body).encode())
 
 
 INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())

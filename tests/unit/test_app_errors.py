@@ -1,6 +1,7 @@
 """Errors of app functions: what clients are told, and what the log is."""
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_an_error_is_told_apart_by_its_type_and_the_line_that_raised_it() -> Non
 
 def test_errors_that_one_line_of_a_library_raises_are_told_apart_by_the_apps_own_lines() -> None:
     spec = TensorSpec(name="x", dtype="float32", item_shape=(1,))
-    mistakes = [
+    mistakes: list[Callable[[], object]] = [
         lambda: converted("input", spec, "text"),
         lambda: converted("input", spec, 1j),
     ]

@@ -149,6 +149,21 @@ class Erred(Frame, frozen=True, array_like=True, gc=False, tag="erred"):
     trace: str
 
 
+class LeftWork(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Work `aside` that goes on after its request has ended."""
+
+    threads: int = 0
+    """That it has had for more than a moment."""
+    all_us: int = 0
+    """For how long it has had all threads; 0: it has not."""
+    app: str = ""
+    """Whose the longest is."""
+    what: str = ""
+    """The function that it is: one that is not Python's own has no line."""
+    stack: str = ""
+    """Of its thread."""
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Apps' watchdog: how they do."""
 
@@ -162,6 +177,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whose function runs; "": that of some app, which cannot be told; None: nobody's."""
     stack: str
     """Of whoever holds it."""
+    left: LeftWork = LeftWork()
 
 
 FromGateway = Modules | Begin | Answer | Cancel | Stop

@@ -1,4 +1,5 @@
-"""Who holds up the loop of the apps' process, by what its watchdog says: logged and counted."""
+"""Who holds up the loop of the apps' process, and its threads, by what its watchdog says: logged
+and counted."""
 
 import logging
 
@@ -8,18 +9,29 @@ logger = logging.getLogger("headrace.apps")
 
 
 class HeldLog:
-    """Says once that all apps are held up, and once for how long they were."""
+    """Says once that all apps are held up, and once for how long they were; and once that work
+    aside goes on after its request, until none does."""
 
     def __init__(self) -> None:
         self.held_us = 0
         """By functions, in all, so far; never falls."""
         self._now: Beat | None = None
+        self.left_threads = 0
+        """Held by work whose requests have ended."""
 
     def begin(self) -> None:
         """Another process: it is not held up."""
         self._now = None
+        self.left_threads = 0
 
     def note(self, beat: Beat) -> None:
+        if beat.left.threads and not self.left_threads:
+            logger.warning(
+                "%s keeps a thread for work `aside`, %s, after its request has ended: give such"
+                " work a time limit\n%s",
+                *(_name(beat.left.app), beat.left.what, beat.left.stack.rstrip()),
+            )
+        self.left_threads = beat.left.threads
         if beat.held:
             if self._now is None:
                 logger.warning("%s\n%s", _holds(beat), beat.stack.rstrip())

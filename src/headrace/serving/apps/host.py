@@ -1,8 +1,8 @@
 """The gateway's side of the apps' process: started, watched, started again.
 
-    open ──▶ start ──▶ up ──(it ended, or held its loop, or was silent, for KILL_S)──▶ gone
-                        ▲                                                                │
-                        └─────────── loaded the same apps ◀── after the delay ───────────┘
+    open ──▶ start ──▶ up ──(it ended; its loop or threads held, or silent, for KILL_S)──▶ gone
+                        ▲                                                                    │
+                        └───────────── loaded the same apps ◀── after the delay ─────────────┘
 
 `open` starts the first process before there is a loop, since what apps take and give is known to
 nobody else. Delays are those of workers, by the number of processes in a row that died young.
@@ -48,7 +48,8 @@ logger = logging.getLogger("headrace.apps")
 
 LOAD_TIMEOUT_S = 120.0
 KILL_S = 10.0
-"""A loop that is held up for so long, or a process that gives no sign, is not waited for."""
+"""A loop that is held up for so long, or all threads by work that nobody waits for, or a process
+that gives no sign, is not waited for."""
 LOOK_S = 0.5
 _ENDING_S = 0.05
 """From the end of its channel to the end of a process."""
@@ -265,6 +266,7 @@ class AppHost:
             cpu_us=self._cpu_before_us + self._beat.cpu_us,
             lag_us=self._beat.lag_us,
             held_us=self._held.held_us,
+            left_threads=self._held.left_threads,
         )
 
     def send(self, frame: FromGateway, tensors: Tensors = ()) -> None:
@@ -384,8 +386,9 @@ class AppHost:
             return
         self._beat, self._beat_at_s = beat, asyncio.get_running_loop().time()
         self._held.note(beat)
-        if beat.held and beat.lag_us > KILL_S * 1e6:
-            self._kill(f"its loop was held up for {beat.lag_us / 1e6:.1f} s")
+        why = why_not_wait(beat)
+        if why is not None:
+            self._kill(why)
 
     def _check(self) -> None:
         assert self._look is not None, "whoever stops looking does not look"
@@ -405,3 +408,13 @@ class AppHost:
         if self._process is not None and self._process.process.poll() is None:
             logger.error("killing the apps' process: %s", why)
             self._process.kill()
+
+
+def why_not_wait(beat: Beat) -> str | None:
+    """Why a process is to be ended that gives this sign; None: it is not."""
+    if beat.held and beat.lag_us > KILL_S * 1e6:
+        return f"its loop was held up for {beat.lag_us / 1e6:.1f} s"
+    if beat.left.all_us > KILL_S * 1e6:
+        held_s = beat.left.all_us / 1e6
+        return f"work whose requests have ended has held all its threads for {held_s:.1f} s"
+    return None

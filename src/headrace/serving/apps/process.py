@@ -21,6 +21,7 @@ from headrace.serving.apps.files import describe, functions_of, load_files
 from headrace.serving.apps.frames import AnyFrame, FromGateway, Link, NotReady, Ready, Stop, Tensors
 from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.runner import FunctionRunner
+from headrace.serving.apps.threads import AsideThreads
 from headrace.serving.apps.watchdog import Watchdog
 from headrace.serving.workers.affinity import keep_on
 from headrace.serving.workers.worker import wake_on_time
@@ -68,7 +69,8 @@ def main() -> None:
         channel.sendall(b"".join(encode_frame(NotReady(str(error)[:4000]))))
         return
     channel.sendall(b"".join(encode_frame(ready)))
-    _serve(channel, watch, lambda send: FunctionRunner(functions, send, threads=options.threads))
+    threads = AsideThreads(options.threads)
+    _serve(channel, watch, threads, lambda send: FunctionRunner(functions, send, threads))
 
 
 def _keep_from_children(*ours: socket.socket) -> None:
@@ -86,12 +88,14 @@ def _keep_from_children(*ours: socket.socket) -> None:
     os.register_at_fork(after_in_child=close)
 
 
-def _serve(channel: socket.socket, watch: socket.socket, make_runner: MakeRunner) -> None:
+def _serve(
+    channel: socket.socket, watch: socket.socket, threads: AsideThreads, make_runner: MakeRunner
+) -> None:
     import uvloop
 
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    Watchdog(loop, watch).start()
+    Watchdog(loop, threads, watch).start()
     serving = loop.create_task(_answer(channel, make_runner))
     while not serving.done():
         try:

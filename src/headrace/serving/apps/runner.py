@@ -9,7 +9,6 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -40,6 +39,7 @@ from headrace.serving.apps.frames import (
     Returned,
     Tensors,
 )
+from headrace.serving.apps.threads import AsideThreads
 
 MAX_OUTPUT_BYTES = 256 << 20
 """Of what a function returns, or gives to one call."""
@@ -54,8 +54,7 @@ class FunctionRunner:
         self,
         functions: Mapping[str, AppFunction],
         send: Callable[[FromApps, Tensors], None],
-        *,
-        threads: int,
+        threads: AsideThreads,
         now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
     ) -> None:
         """`threads`: for the functions' work `aside`."""
@@ -66,7 +65,7 @@ class FunctionRunner:
         )
         """That have the functions."""
         self.now_us = now_us
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-app")
+        self.threads = threads
         self.modules: Mapping[str, ModuleSpecs] = {}
         self.calls = count()
         self.waiting: dict[int, asyncio.Future[Any]] = {}
@@ -101,11 +100,11 @@ class FunctionRunner:
             request.cancel()
         if requests:
             await asyncio.wait([request.task for request in requests], timeout=clean_up_s)
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.threads.stop()
 
 
 class RunningFunction:
-    """One request's function; implements `api.Caller`."""
+    """One request's function; implements `api.Caller` and `threads.Owner`."""
 
     def __init__(
         self, runner: FunctionRunner, begin: Begin, function: AppFunction, inputs: Tensors
@@ -113,7 +112,9 @@ class RunningFunction:
         self._runner = runner
         self._begin = begin
         self._function = function
-        self._cancelled = False
+        self.app = function.name
+        self.ended_at_us: int | None = None
+        """Since when nobody wants to hear of it any more; None: the gateway does."""
         self._calls: set[asyncio.Future[Any]] = set()
         """Those that are out."""
         loop = asyncio.get_running_loop()
@@ -122,7 +123,7 @@ class RunningFunction:
 
     def cancel(self) -> None:
         """Nobody wants to hear of it any more."""
-        self._cancelled = True
+        self._end()
         self.task.cancel()
 
     async def _drive(self, inputs: Tensors) -> None:
@@ -142,9 +143,13 @@ class RunningFunction:
             # Tasks that the function started may wait for them: nobody answers any more.
             for call in self._calls:
                 call.cancel()
-        if not self._cancelled:
-            self._cancelled = True
+        if self.ended_at_us is None:
+            self._end()
             self._answer(frame, tensors)
+
+    def _end(self) -> None:
+        if self.ended_at_us is None:
+            self.ended_at_us = self._runner.now_us()
 
     def _answer(self, frame: FromApps, tensors: Tensors) -> None:
         try:
@@ -155,7 +160,7 @@ class RunningFunction:
 
     async def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Any:
         runner, name = self._runner, f"{self._function.name}.{module}"
-        if self._cancelled:
+        if self.ended_at_us is not None:
             raise asyncio.CancelledError
         specs = runner.modules.get(name)
         if specs is None:
@@ -169,7 +174,7 @@ class RunningFunction:
             runner.send(Call(self._begin.request, number, module), item)
             return await future
         except asyncio.CancelledError:
-            if not self._cancelled:
+            if self.ended_at_us is None:
                 runner.send(GiveUp(self._begin.request, number), ())
             raise
         finally:
@@ -177,20 +182,10 @@ class RunningFunction:
             self._calls.remove(future)
 
     async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._runner.pool, _run_aside, work, arguments)
+        return await self._runner.threads.run(self, work, arguments)
 
     def time_left_us(self) -> int:
         return max(0, self._begin.deadline_at_us - self._runner.now_us())
-
-
-def _run_aside(work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """On a thread."""
-    try:
-        return work(*arguments)
-    except StopIteration as error:
-        # As generators do: a future takes none, and who awaits it would wait for ever.
-        raise RuntimeError("work aside raised StopIteration") from error
 
 
 def _failure(request: int, error: BaseException, files: Collection[str]) -> Invalid | Erred:

@@ -1,33 +1,34 @@
 """Says how the apps' process does, from a thread that goes on while the loop is held up.
 
 Ten times a second it asks the loop for a sign and measures how late it comes. A function that
-computes without `await` holds up all apps; the thread sees which line does.
+computes without `await` holds up all apps; the thread sees which line does. So it does of work
+`aside` that goes on though its request has ended.
 """
 
 import asyncio
 import contextlib
 import socket
-import sys
 import threading
 import time
-import traceback
 
 from headrace.serving.apps.frames import Beat, encode_beat
 from headrace.serving.apps.runner import TASK
+from headrace.serving.apps.threads import AsideThreads, stack_of
 
 BEAT_S = 0.1
 HELD_US = 250_000
 """A loop that is later than that is held up."""
-_STACK_LINES = 8
-_STACK_CHARACTERS = 4_000
 
 
 class Watchdog:
-    """Of the loop of the thread that makes it."""
+    """Of the loop of the thread that makes it, and of the threads beside it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, threads: AsideThreads, channel: socket.socket
+    ) -> None:
         """`channel`: keeps packets apart."""
         self._loop = loop
+        self._threads = threads
         self._channel = channel
         self._thread = threading.get_ident()
         self._asked_at_s = 0.0
@@ -59,13 +60,9 @@ class Watchdog:
             lag_us=lag_us,
             held=held,
             app=running_app(self._loop) if held else "",
-            stack=self._stack() if held else "",
+            stack=stack_of(self._thread) if held else "",
+            left=self._threads.left(),
         )
-
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread)
-        lines = traceback.format_list(traceback.extract_stack(frame)[-_STACK_LINES:])
-        return "".join(lines)[-_STACK_CHARACTERS:]
 
 
 def running_app(loop: asyncio.AbstractEventLoop) -> str | None:

@@ -297,6 +297,12 @@ _APPS: tuple[tuple[str, str, Kind, Callable[[AppsStatus], float]], ...] = (
         "counter",
         lambda apps: apps.held_us * 1e-6,
     ),
+    (
+        "left_threads",
+        "threads held for more than 1 s by work aside whose requests have ended",
+        "gauge",
+        lambda apps: apps.left_threads,
+    ),
 )
 
 

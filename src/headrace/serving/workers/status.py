@@ -46,6 +46,8 @@ class AppsStatus:
     """How late its loop was last."""
     held_us: int
     """For how long, in all, functions have held up its loop for more than a moment."""
+    left_threads: int = 0
+    """Held for more than a second by work `aside` whose requests have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
