@@ -18,7 +18,8 @@ import numpy as np
 
 from headrace.catalog.documents import plan_profiles, read_plan
 from headrace.catalog.event_log import read_event_log
-from headrace.commands.rehearse import PARTS, rehearsal_paths
+from headrace.commands.kept_rehearsal import rehearsal_paths
+from headrace.commands.rehearsing import PARTS
 from headrace.domain.events import Answered, AnyEvent, Arrived, Seen
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog.event_log import read_event_log
-from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths, run_rehearsal
+from headrace.commands.kept_rehearsal import kept_rehearsal, rehearsal_paths
+from headrace.commands.rehearsing import run_rehearsal
 from headrace.domain.events import Ran
 from headrace.load.child_server import child_server
 from headrace.load.gateway_cost import measure_gateway

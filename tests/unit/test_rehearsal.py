@@ -17,13 +17,9 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter, read_header
-from headrace.commands.rehearse import (
-    during,
-    kept_rehearsal,
-    rehearsal_paths,
-    rehearse_before_ready,
-    run_rehearsal,
-)
+from headrace.commands.kept_rehearsal import kept_rehearsal, rehearsal_paths
+from headrace.commands.rehearse import rehearse_before_ready
+from headrace.commands.rehearsing import during, run_rehearsal
 from headrace.dispatch.policies import policy_for
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, Arrived, EventLogHeader

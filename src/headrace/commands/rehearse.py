@@ -1,16 +1,15 @@
 """`headrace rehearse`: does a plan hold on this machine, with all its workers at once?"""
 
-import os
 import shlex
-from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, count, product
+from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.commands.ending import orderly_end
+from headrace.commands.kept_rehearsal import check_not_kept, kept_rehearsal
 from headrace.commands.output import (
     console,
     labelled,
@@ -19,29 +18,12 @@ from headrace.commands.output import (
     print_json,
     quoted,
 )
+from headrace.commands.rehearsing import DURATION_S, LONGEST_S, REQUESTS, run_rehearsal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.domain.events import AnyEvent, EventLogHeader
-    from headrace.load.result import LoadResult
     from headrace.reporting.rehearsal import Rehearsal
-
-DURATION_S, LONGEST_S = 6.0, 20.0
-REQUESTS = 100
-"""Of each model at least, where that takes no longer than LONGEST_S: fewer have no p99, and few of
-the bursts that later loads will have."""
-PARTS = (0.4, 0.6, 0.8, 1.0)
-"""Of the rate, one after the other: times are shorter at a lower load, and `simulate` is asked for
-such loads too. What is found is of the full rate."""
-TURNS = 3
-"""That each rate gets its time in, where it has REQUESTS for each: a machine is slow and quick for
-seconds on end, and a rate that had all its time in one of them would tell of the moment."""
-LEAST_SHARE = 1 / 3
-"""Of the duration, what each lower rate takes at least: less shows one stall for every load that is
-simulated, or none."""
-SEED = 1_000_000
-"""Other arrivals than those that are usually measured afterwards."""
 
 
 @orderly_end()
@@ -142,255 +124,6 @@ def _check_rewritable(path: Path, out: Path) -> None:
         )
 
 
-def rehearsal_paths(plan: Path) -> tuple[Path, Path]:
-    """Where findings and event log of a plan's rehearsal are kept.
-
-    >>> [path.name for path in rehearsal_paths(Path("plan.json"))]
-    ['plan.rehearsal.json', 'plan.rehearsal.events']
-    """
-    return plan.with_suffix(".rehearsal.json"), plan.with_suffix(".rehearsal.events")
-
-
-def check_not_kept(path: Path, plan: Path) -> None:
-    """Refuse to write anything else where a rehearsal of the plan is kept, or will be.
-
-    Raises:
-        DocumentError: the path is one of `rehearsal_paths`.
-    """
-    from headrace.domain.errors import DocumentError
-
-    if path.resolve() in [kept.resolve() for kept in rehearsal_paths(plan)]:
-        raise DocumentError(
-            f"{path}: is where the rehearsal of {plan} is kept; name another file to write"
-        )
-
-
-def kept_rehearsal(plan: Path) -> "Rehearsal | None":
-    """The findings beside the plan, if they are of this very plan and the log beside them was
-    measured; what cannot be read is said to be ignored."""
-    import msgspec
-
-    from headrace.catalog.documents import sha256_file
-    from headrace.catalog.event_log import read_header
-    from headrace.domain.base import JSON_ERRORS
-    from headrace.domain.errors import DocumentError
-    from headrace.reporting.rehearsal import Rehearsal
-
-    findings, events = rehearsal_paths(plan)
-    try:
-        found = msgspec.json.decode(findings.read_bytes(), type=Rehearsal)
-    except FileNotFoundError:
-        return None
-    except (OSError, *JSON_ERRORS) as error:
-        _ignored(findings, error)
-        return None
-    if not events.exists():
-        return None
-    try:
-        is_measured = read_header(events).clock == "live"
-    except DocumentError as error:
-        _ignored(events, error)
-        return None
-    return found if is_measured and found.plan_sha256 == sha256_file(plan) else None
-
-
-def _ignored(path: Path, error: Exception) -> None:
-    labelled("warning: ", f"the rehearsal in {path} is ignored: {error}", "bold yellow")
-
-
-def run_rehearsal(
-    path: Path,
-    arguments: Sequence[str],
-    duration_s: float | None = None,
-    load_factor: float | None = None,
-    inputs: Sequence[str] = (),
-) -> "Rehearsal":
-    """Serve the plan in a process of its own, send requests, compare, keep what was found.
-
-    Args:
-        arguments: of the server.
-        duration_s: None: long enough for REQUESTS of each model.
-
-    Raises:
-        HeadraceError: the server does not start, or there is nothing to send.
-    """
-    from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
-    from headrace.catalog.event_log import EventLogWriter
-    from headrace.catalog.whole_file import folder_beside
-    from headrace.commands.load import check_models, input_paths
-    from headrace.commands.offer import offered_rates, offers_of
-    from headrace.dispatch.buckets import by_bucket
-    from headrace.domain.errors import DocumentError
-    from headrace.load.child_server import child_server
-    from headrace.load.generator import LoadOptions, run_load_of_models
-    from headrace.load.kept_up import attained, latest, not_sent
-    from headrace.load.result import LoadResult
-    from headrace.load.seen import with_seen
-    from headrace.reporting.rehearsal import (
-        Rehearsal,
-        code_contradictions,
-        contradictions,
-        refused_inputs,
-        rehearsed_code,
-        rehearsed_stages,
-    )
-    from headrace.simulation.offered.arrivals import arrivals_for
-
-    plan = read_plan(path)
-    profiles = plan_profiles(plan, path)
-    offers = offers_of(plan)
-    rates = offered_rates(offers, rps=None, load_factor=load_factor, model=None, source="poisson")
-    positive = [rate_rps for rate_rps in rates.values() if rate_rps > 0]
-    if not positive:
-        raise DocumentError(f"{path}: a rehearsal needs a load above 0; raise --load-factor")
-    duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(positive)))
-    lower_s = max(LEAST_SHARE * duration_s, min(DURATION_S, duration_s))
-    before_s = lower_s * (len(PARTS) - 1)
-    turns = turns_of(duration_s, min(positive))
-    findings, events_path = rehearsal_paths(path)
-    paths = input_paths(list(inputs))
-    check_models(paths.keys() - {""}, rates)
-    options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
-    runs: list[dict[str, LoadResult]] = []
-    full = []
-    advice = (
-        "  needs  a rehearsal is kept beside its plan\n"
-        "  try    `headrace rehearse` where that can be written, and keep"
-        f" {findings.name} and {events_path.name} with the plan"
-    )
-    with folder_beside(path, "rehearsal", advice) as folder:
-        unfinished = folder / events_path.name
-        notices.print(
-            f"rehearsing {before_s:g} s at lower rates, {duration_s:g} s at {_rates(rates)}:"
-            " all slots at once, behind a real gateway",
-            soft_wrap=True,
-        )
-        with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
-            for turn, rate in product(range(turns), PARTS):
-                offered = {name: rate * rate_rps for name, rate_rps in rates.items()}
-                part_s = (duration_s if rate == 1.0 else lower_s) / turns
-                arrivals = arrivals_for("poisson", offered, part_s, SEED + turn)
-                if not arrivals and rate < 1.0:
-                    continue
-                if rate == 1.0:
-                    full.append(len(runs))
-                span_us = round(part_s * 1e6)
-                runs.append(
-                    run_load_of_models(
-                        server.url, arrivals, options, order=tuple(rates), span_us=span_us
-                    )
-                )
-        header, logged = _whole_log(unfinished, path, runs)
-        began_us = [min(result.started_at_us for result in run.values()) for run in runs]
-        events = during(logged, began_us, full)
-        stages = rehearsed_stages(plan, profiles, header, events)
-        code = rehearsed_code(plan, header, events)
-        at_full = [runs[index] for index in full]
-        slos_us = {demand.model: demand.slo_us for demand in plan.demands}
-        slos_us |= {claim.app.name: claim.app.slo_us for claim in plan.apps}
-        share = {name: attained(at_full, name, slos_us[name]) for name in rates}
-        outcomes = {
-            name: [outcome for index in full for outcome in runs[index][name].outcomes]
-            for name in rates
-        }
-        samples = {
-            name: {k: v for index in full for k, v in runs[index][name].error_samples.items()}
-            for name in rates
-        }
-        refused = refused_inputs(outcomes, samples)
-        judged = {name: part for name, part in share.items() if name not in refused}
-        found = Rehearsal(
-            plan_sha256=sha256_file(path),
-            offered_rps=rates,
-            attainment=share,
-            lateness=latest(at_full),
-            not_sent=not_sent(at_full, slos_us),
-            stages=stages,
-            code=code,
-            contradictions=(
-                *contradictions(by_bucket(plan, profiles)[0], stages, rates, judged),
-                *code_contradictions(plan, code),
-            ),
-            refused=tuple(refused.values()),
-        )
-        try:
-            with EventLogWriter(unfinished, header) as writer:
-                for event in with_seen(header, logged, runs):
-                    writer.append(event)
-            write_document(found, folder / findings.name)
-            _take_their_place(folder, path)
-        except (DocumentError, OSError) as error:
-            reason = error.__cause__ or error
-            raise DocumentError(
-                f"{path.parent}: the rehearsal of {path.name} cannot be kept: {reason}\n{advice}"
-            ) from error
-    return found
-
-
-def _take_their_place(folder: Path, plan: Path) -> None:
-    """Findings and log go from this folder to where they are kept. They are never beside those of
-    another rehearsal, not even of one that ends at the same time."""
-    from headrace.catalog.whole_file import alone_in
-
-    findings, events = rehearsal_paths(plan)
-    with alone_in(plan.parent):
-        findings.unlink(missing_ok=True)
-        os.replace(folder / events.name, events)
-        os.replace(folder / findings.name, findings)
-
-
-def _whole_log(
-    log: Path, plan: Path, runs: "Sequence[Mapping[str, LoadResult]]"
-) -> "tuple[EventLogHeader, list[AnyEvent]]":
-    """What the server has written, which gives a log up and serves on where it cannot be written.
-
-    Raises:
-        DocumentError: it was given up.
-    """
-    from headrace.catalog.event_log import read_event_log
-    from headrace.domain.errors import DocumentError
-    from headrace.load.seen import cut_short_us
-
-    try:
-        header, events = read_event_log(log, allow_cut_short=True)
-        missing_us = cut_short_us(events, runs)
-    except DocumentError:
-        ends = "cannot be read"
-    else:
-        if missing_us is None:
-            return header, events
-        ends = f"ends {missing_us / 1e6:.1f} s before the last request that was answered"
-    raise DocumentError(
-        f"{plan}: the server's event log of the rehearsal {ends}; nothing is kept of it\n"
-        f"  needs  a log of the whole rehearsal, in {plan.parent.absolute()}\n"
-        "  try    `headrace rehearse` again; is the disk full?"
-    )
-
-
-def turns_of(duration_s: float, least_rps: float) -> int:
-    """Into how many turns the time of each rate is divided.
-
-    Args:
-        least_rps: of the model with the fewest requests.
-
-    >>> turns_of(6.0, 400.0), turns_of(6.0, 40.0), turns_of(20.0, 0.5)
-    (3, 2, 1)
-    """
-    return max(1, min(TURNS, int(duration_s * least_rps / REQUESTS)))
-
-
-def during(
-    events: "Sequence[AnyEvent]", began_us: Sequence[int], chosen: Collection[int]
-) -> "list[AnyEvent]":
-    """The events of some of several runs, each of which begins when the one before has ended.
-
-    Args:
-        began_us: of all runs, in order.
-        chosen: which of them.
-    """
-    return [event for event in events if bisect_right(began_us, event.at_us) - 1 in chosen]
-
-
 def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
     """The plan's problem, with the times of its rehearsal; the profiles go beside it, into files
     of their own.
@@ -455,37 +188,6 @@ def warn(found: "Rehearsal") -> None:
         labelled("the rehearsal says little: ", sentence, "bold yellow")
     for sentence in found.contradictions:
         labelled("the rehearsal contradicts the plan: ", sentence, "bold yellow")
-
-
-def rehearsed_times(
-    path: Path,
-) -> "tuple[tuple[EventLogHeader, list[AnyEvent]] | None, Mapping[str, float]]":
-    """For `simulate`: the event log beside the plan, and the findings' `levels`; (None, {}) where
-    there is no rehearsal of this very plan."""
-    from headrace.catalog.event_log import read_event_log
-    from headrace.domain.errors import DocumentError
-    from headrace.reporting.rehearsal import behind_line
-
-    found = kept_rehearsal(path)
-    if found is None:
-        return None, {}
-    _, events = rehearsal_paths(path)
-    try:
-        times = read_event_log(events, allow_cut_short=True)
-    except DocumentError as error:
-        _ignored(events, error)
-        return None, {}
-    notices.print(
-        f"execution times: those of the rehearsal in {events} (--profile-times: the profile's)",
-        soft_wrap=True,
-    )
-    if line := behind_line(times[1]):
-        labelled("warning: ", line, "bold yellow")
-    return times, found.levels
-
-
-def _rates(rates_rps: dict[str, float]) -> str:
-    return ", ".join(f"{value:.4g} requests/s of {name}" for name, value in rates_rps.items())
 
 
 def rehearse_before_ready(

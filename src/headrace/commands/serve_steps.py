@@ -76,7 +76,7 @@ def check_files(asked: PlanAsked) -> None:
         DocumentError: it cannot.
     """
     from headrace.catalog.event_log import check_event_log
-    from headrace.commands.rehearse import check_not_kept
+    from headrace.commands.kept_rehearsal import check_not_kept
     from headrace.commands.serve_checks import check_nameable
 
     if asked.replan is not None:

@@ -162,6 +162,7 @@ def simulate(
     from headrace.catalog.documents import files_behind, plan_profiles, read_plan
     from headrace.catalog.event_log import EventLogWriter, check_event_log
     from headrace.catalog.whole_file import check_apart
+    from headrace.commands.kept_rehearsal import check_not_kept
     from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import (
         explain_default,
@@ -169,7 +170,6 @@ def simulate(
         offered_rates,
         offers_of,
     )
-    from headrace.commands.rehearse import check_not_kept
     from headrace.commands.together import refuse_alone
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
@@ -356,7 +356,7 @@ def _times(
 ) -> "tuple[tuple[EventLogHeader, list[AnyEvent]] | None, Mapping[str, float]]":
     """The log that was given, else that of the plan's rehearsal with its levels, if any."""
     from headrace.catalog.event_log import read_event_log
-    from headrace.commands.rehearse import rehearsed_times
+    from headrace.commands.kept_rehearsal import rehearsed_times
 
     if given is not None:
         return read_event_log(given, allow_cut_short=True), {}
