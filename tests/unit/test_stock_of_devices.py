@@ -2,7 +2,9 @@
 
 import io
 import re
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +14,13 @@ from headrace.domain.cluster import Node
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
+from headrace.planning.apps import explain as module
+from headrace.planning.apps.assembly import Planned
+from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.explain import explain, explain_stock
 from headrace.planning.apps.names import APP_PLANNERS
+from headrace.planning.apps.solve import TIME_LIMIT_S, AppSolution, plan_least_cost
+from headrace.planning.apps.stock.fit import search_stock
 from headrace.reporting.app_table import explanation
 from headrace.verify import verify
 from helpers.apps import make_app_problem
@@ -177,6 +184,31 @@ def test_an_explanation_says_which_stock_binds_and_what_one_more_saves() -> None
     assert "stock: 1 of 1 T4 used" in text.getvalue()
     assert f"one more saves {reason.saved_by_one:.4g}" in text.getvalue()
     assert "batches of 6 on T4 are better per price but none is left" in text.getvalue()
+
+
+def test_an_explanation_searches_no_longer_than_the_plan_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = tight(T4=1, A100=40)
+    plan = plan_of(problem)
+    given_s: list[float] = []
+
+    def least_cost(case: AppCase, *, time_limit_s: float = TIME_LIMIT_S) -> AppSolution | None:
+        given_s.append(time_limit_s)
+        return plan_least_cost(case, time_limit_s=time_limit_s)
+
+    def stock(problem: Problem, planned: Sequence[Planned], *, limit_s: float, **more: Any) -> Any:
+        given_s.append(limit_s)
+        return search_stock(problem, planned, limit_s=limit_s, **more)
+
+    monkeypatch.setattr(module, "plan_least_cost", least_cost)
+    monkeypatch.setattr(module, "search_stock", stock)
+    limited = replace(plan.options, time_limit_s=3.0)
+    by_hand = replace(plan, planner="harpagon", options=limited)
+    explain_stock(by_hand, replace(problem, options=limited))
+
+    assert len(given_s) == 3
+    assert sum(given_s) <= 3.0
 
 
 def test_stock_that_does_not_bind_is_not_explained() -> None:

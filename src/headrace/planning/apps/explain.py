@@ -44,7 +44,7 @@ AHEAD = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 WITH_DUMMY = "least-cost-dummy"
 
 STOCK_S = 10.0
-"""At most, for what one more device of a type would save."""
+"""At most, for what one more device of a type would save; less where the limit is shorter."""
 
 
 class Rejected(Record, frozen=True, kw_only=True):
@@ -122,13 +122,18 @@ def explain(plan: Plan, problem: Problem) -> tuple[AppReason, ...]:
 
 
 def explain_stock(plan: Plan, problem: Problem) -> tuple[StockReason, ...]:
-    """The device types whose stock makes the cheapest plan dearer; empty: none does."""
+    """The device types whose stock makes the cheapest plan dearer; empty: none does.
+
+    Takes as long as the problem's time limit allows a plan: half of it for the cheapest machines,
+    the other for what more devices would save.
+    """
+    half_s = problem.options.time_limit_s / 2
     # With the plan's own head-room, that its costs contain.
     problem = replace(problem, options=plan.options)
     planned = []
     for claim in plan.apps:
         case = app_case(problem, claim.app)
-        solution = plan_least_cost(case)
+        solution = plan_least_cost(case, time_limit_s=half_s / len(plan.apps))
         if solution is None:
             return ()
         planned.append(Planned(app=claim.app, case=case, solution=solution))
@@ -136,16 +141,19 @@ def explain_stock(plan: Plan, problem: Problem) -> tuple[StockReason, ...]:
     count = problem.cluster.count
     if all(needed <= count(device) for device, needed in wanted.items()):
         return ()
-    limit_s = min(STOCK_S, problem.options.time_limit_s)
+    used = {device: _devices_used(plan, device) for device in wanted}
+    short = {
+        device: needed
+        for device, needed in wanted.items()
+        if count(device) and (used[device] >= count(device) or needed > count(device))
+    }
+    limit_s = min(STOCK_S, half_s / (1 + len(short)))
     least = plan.objective
     if plan.planner != "least-cost":
         now = search_stock(problem, planned, limit_s=limit_s)
         least = min(least, now.cost)
-    used = {device: _devices_used(plan, device) for device in wanted}
     reasons = []
-    for device, needed in wanted.items():
-        if not count(device) or (used[device] < count(device) and needed <= count(device)):
-            continue
+    for device, needed in short.items():
         more = search_stock(problem, planned, limit_s=limit_s, more={device: 1})
         reasons.append(
             StockReason(

@@ -43,12 +43,13 @@ def explain_bill(plan: Plan, problem: Problem) -> BillReason:
     options = replace(problem.options, bill="fraction", planner="least-cost")
     by_fraction = plan_apps(replace(problem, options=options), "least-cost").plan
     cases = [app_case(problem, app) for app in problem.apps]
+    apart_s = min(APART_S, problem.options.time_limit_s)
     pipelines = {p.name: p for d in plan.deployments for p in d.pipelines}
     shared = [slot for slot in plan.slots if slot.duty_us is not None]
     return BillReason(
         bill=plan.objective,
         devices=len({(slot.node, slot.device, slot.device_index) for slot in plan.slots}),
-        apart=float(apart_bill(problem, cases, time.perf_counter() + APART_S)),
+        apart=float(apart_bill(problem, cases, time.perf_counter() + apart_s)),
         fraction=None if by_fraction is None else by_fraction.objective,
         fraction_bill=None if by_fraction is None else by_fraction.cost_per_hour,
         slots=tuple(
