@@ -1,5 +1,6 @@
 """Errors of app functions: what clients are told, and what the log is."""
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import AppFunction, checked_outputs
 from headrace.serving.apps.conversion import UnfitValueError, converted
 from headrace.serving.apps.error_log import AGAIN_S, ErrorLog, described
+from headrace.serving.apps.runner import file_of
 from headrace.serving.core.protocol import kind_of
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.inferences import _refused
@@ -79,6 +81,18 @@ def test_errors_that_one_line_of_a_library_raises_are_told_apart_by_the_apps_own
         assert "conversion.py:" in where
         places.add(where)
     assert len(places) == len(mistakes)
+
+
+def test_the_file_of_a_function_is_known_however_it_was_made() -> None:
+    async def body(size: int) -> dict[str, object]:
+        return {}
+
+    @functools.wraps(body)
+    async def wrapper(size: int) -> dict[str, object]:
+        return await body(size)
+
+    for made in (body, wrapper, functools.partial(body, 3)):
+        assert file_of(AppFunction("app", (), (), made)) == __file__
 
 
 def test_what_an_app_says_of_an_input_is_one_printable_sentence() -> None:

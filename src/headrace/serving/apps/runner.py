@@ -9,7 +9,9 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from itertools import count
+from types import CodeType
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
@@ -60,9 +62,7 @@ class FunctionRunner:
         """`threads`: for the functions' work `aside`."""
         self._functions = functions
         self.send = send
-        self.files = frozenset(
-            inspect.unwrap(function.body).__code__.co_filename for function in functions.values()
-        )
+        self.files = frozenset(file_of(function) for function in functions.values())
         """That have the functions."""
         self.now_us = now_us
         self.threads = threads
@@ -186,6 +186,15 @@ class RunningFunction:
 
     def time_left_us(self) -> int:
         return max(0, self._begin.deadline_at_us - self._runner.now_us())
+
+
+def file_of(function: AppFunction) -> str:
+    """Whose code it is; empty: that of no file."""
+    body: Any = function.body
+    while isinstance(body, partial):
+        body = body.func
+    code = getattr(inspect.unwrap(body), "__code__", None)
+    return code.co_filename if isinstance(code, CodeType) else ""
 
 
 def _failure(request: int, error: BaseException, files: Collection[str]) -> Invalid | Erred:
