@@ -2,34 +2,16 @@
 
 from headrace.domain.events import Seen
 from headrace.load.kept_up import attained, latest, not_sent
-from headrace.load.result import LoadResult, RequestResult
-from headrace.metrics import distribution
+from headrace.load.result import LoadResult
 from headrace.reporting.rehearsal import Rehearsal, behind_line, unmeasured
+from helpers.one_answer import run_of_one
 
 SLO_US = 5_000
 
 
 def run(late_us: int, ended_us: int) -> dict[str, LoadResult]:
-    """One request of "m", sent and answered so long after it was due."""
-    request = RequestResult(
-        scheduled_at_us=0,
-        deadline_at_us=SLO_US,
-        sent_at_us=late_us,
-        ended_at_us=ended_us,
-        status=200,
-        reason="",
-        body_bytes=1,
-    )
-    result = LoadResult(
-        model="m",
-        started_at_us=0,
-        span_us=None,
-        requests=(request,),
-        lateness=distribution([late_us]),
-        connections=1,
-        error_samples={},
-    )
-    return {"m": result}
+    """Sent and answered so long after it was due."""
+    return run_of_one(0, late_us, ended_us, slo_us=SLO_US)
 
 
 IN_TIME, SLOW, BEHIND = run(100, 2_000), run(100, 9_000), run(800_000, 801_000)

@@ -27,13 +27,14 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, ProfileRef
 from headrace.domain.profile import Profile
 from headrace.load.child_server import ChildServer, ServerFailedError
-from headrace.load.result import LoadResult, RequestResult
+from headrace.load.result import LoadResult
 from headrace.metrics import Report
 from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
 from headrace.reporting.rehearsed_problem import rehearsed_profiles
 from headrace.simulation.offered.arrivals import uniform
 from headrace.simulation.session import simulate
 from helpers.locks import others_wait
+from helpers.one_answer import run_of_one
 from helpers.problems import make_plan, make_problem, make_profile
 
 GOOD = {"m": 1.0}
@@ -270,25 +271,7 @@ def server_writes(
     off in their last line; none: it is empty."""
 
     def one_request(*given: object, **options: object) -> Mapping[str, LoadResult]:
-        answered = RequestResult(
-            scheduled_at_us=LAST_SENT_US,
-            deadline_at_us=LAST_SENT_US + 100_000,
-            sent_at_us=LAST_SENT_US,
-            ended_at_us=LAST_SENT_US + 10_000,
-            status=200,
-            reason="",
-            body_bytes=1,
-        )
-        run = LoadResult(
-            model="m",
-            started_at_us=0,
-            span_us=None,
-            requests=(answered,),
-            lateness=None,
-            connections=1,
-            error_samples={},
-        )
-        return {"m": run}
+        return run_of_one(LAST_SENT_US, LAST_SENT_US, LAST_SENT_US + 10_000, slo_us=100_000)
 
     def prepare(events: Sequence[AnyEvent]) -> Path:
         header = read_header(rehearsal_paths(rehearsed)[1])
