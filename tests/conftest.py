@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+_TESTS = Path(__file__).parent
+sys.path.insert(0, str(_TESTS))
 
 settings.register_profile("headrace", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("headrace")
@@ -17,6 +18,8 @@ settings.load_profile("headrace")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before there are workers: what they would otherwise all do, and at the same time."""
+    # The hooks of this file are for tests alone, those of a plugin for `src` too.
+    config.pluginmanager.register(_Doctests())
     if "PYTEST_XDIST_WORKER" not in os.environ:
         _keep_bytecode()
         # OpenBLAS starts a thread per core in each of some two hundred processes that import numpy,
@@ -26,11 +29,17 @@ def pytest_configure(config: pytest.Config) -> None:
         _compile([*_kernels(), *(_planners() if several else [])], _all_tests_of(config, several))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """No test has a doctest: to look for them in all of them takes a second of every worker."""
-    found = yield
-    return [each for each in found if type(each) is pytest.Module]
+class _Doctests:
+    """To look for them takes two seconds of every worker; two files of three of `src` have none,
+    and no test has one."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
+        looked_for = _TESTS not in file_path.parents and b">>>" in file_path.read_bytes()
+        return [each for each in found if looked_for or type(each) is pytest.Module]
 
 
 def _keep_bytecode() -> None:
@@ -59,7 +68,7 @@ def _all_tests_of(config: pytest.Config, several: bool) -> list[str]:
     rewriting all tests takes three times as long as collecting them, and each worker does both."""
     if not several or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return []
-    tests = list(Path(__file__).parent.rglob("test_*.py"))
+    tests = list(_TESTS.rglob("test_*.py"))
     kept = f".{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
     read = sum(
         _is_newer(path.parent / "__pycache__" / f"{path.stem}{kept}", path) for path in tests
@@ -79,10 +88,10 @@ def _compile(names: list[str], collected: list[str]) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"".join(name.encode().ljust(_NAME_BYTES) for name in names))
     os.close(writer)
-    tests = str(Path(__file__).parent)
     compiling = [
         subprocess.Popen(
-            [sys.executable, "-c", _WARM_UP, str(_NAME_BYTES), _PLAN, tests, *first], stdin=reader
+            [sys.executable, "-c", _WARM_UP, str(_NAME_BYTES), _PLAN, str(_TESTS), *first],
+            stdin=reader,
         )
         for first in [collected, *[[]] * (min(cores, len(names)) - 1)]
     ]

@@ -17,6 +17,7 @@ from headrace.executors.onnx_session import open_session
 from headrace.load.child_server import child_server
 from headrace.load.gateway_cost import GatewayCost
 from helpers.detectors import Ending, detector_model
+from helpers.lengthy import with_lengthy
 from helpers.onnx_models import (
     batch_norm_model,
     chain_model,
@@ -128,7 +129,7 @@ def test_a_model_with_its_weights_beside_it_is_served(served: Ask, tmp_path: Pat
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "ending", [*(pytest.param(e, marks=pytest.mark.lengthy) for e in ("heads", "padded")), "boxes"]
+    "ending", with_lengthy(["heads", "padded", "boxes"], lengthy=["heads", "padded"])
 )
 def test_a_detector_is_served_one_picture_per_run_with_as_many_boxes_as_it_finds(
     served: Ask, tmp_path: Path, ending: Ending

@@ -5,6 +5,7 @@ from benchmarks.ppipe import planning_rows
 from benchmarks.ppipe.planning_rows import published
 from benchmarks.ppipe.reference import reference_folder
 
+from helpers.lengthy import with_lengthy
 from helpers.problems import HANG_S
 
 FOLDER = reference_folder()
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("rule", ["artifact", "free"])
+@pytest.mark.parametrize("rule", with_lengthy(["artifact", "free"], lengthy=["free"]))
 @pytest.mark.parametrize("plan_set", ["maf19", "ablation"])
 def test_every_published_plan_is_matched_or_beaten_and_the_best_is_proven(
     plan_set: str, rule: str, monkeypatch: pytest.MonkeyPatch

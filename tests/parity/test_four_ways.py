@@ -62,6 +62,7 @@ def test_the_compiled_loop_gives_the_events_of_the_dispatcher_on_sim_clock() -> 
     assert {Answered, Dropped, SlotLost, Transferred} <= kinds
 
 
+@pytest.mark.lengthy
 def test_plain_python_gives_the_events_of_compiled_code() -> None:
     assert uncompiled("none", expected_of(UNCOMPILED_SEEDS)) == {"none": "same"}
 

@@ -7,6 +7,8 @@ the models, slots that are lost and come back, priorities, and all policies.
 
 from collections import Counter
 
+import pytest
+
 from headrace.domain.events import Answered, Dropped, Evicted, Loaded, SlotLost
 from helpers.four_ways import by_dispatcher, by_loop, digest
 from helpers.mutants import MUTANTS
@@ -42,6 +44,7 @@ def test_loop_and_dispatcher_agree_memory_is_kept_and_what_is_promised_is_in_tim
     assert kinds["promised"] > 15
 
 
+@pytest.mark.lengthy
 def test_plain_python_gives_the_events_of_compiled_code() -> None:
     expected = {
         f"starts-{seed}": digest(by_dispatcher(provisioned_trace(seed)))

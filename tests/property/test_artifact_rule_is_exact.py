@@ -18,6 +18,7 @@ from headrace.domain.profile import Profile
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from helpers.artifact_tasks import brute_force, by_highs, make_task
+from helpers.lengthy import with_lengthy
 from helpers.problems import HANG_S
 
 HALVES = (Fraction(1), Fraction(1, 2))
@@ -61,9 +62,7 @@ def test_three_stages_use_every_template(seed: int) -> None:
     assert_best(task, profiles, brute_force(task, profiles))
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, 3, *(pytest.param(seed, marks=pytest.mark.lengthy) for seed in (2, 4, 5, 6, 7))]
-)
+@pytest.mark.parametrize("seed", with_lengthy(range(8), lengthy=[2, 4, 5, 6, 7]))
 def test_larger_tasks_agree_with_the_whole_integer_program(seed: int) -> None:
     devices = {"a": 5, "b": 9} if seed % 2 else {"a": 2, "b": 3, "c": 4}
     models = 1 + seed % 3

@@ -15,6 +15,7 @@ from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import REQUESTS_MAX, BillCase
 from headrace.planning.apps.bill.search import MODULES_MAX, LeastBill, least_devices_bill
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+from helpers.lengthy import with_lengthy
 
 MACHINES_MAX = 4
 MOST = 100.0
@@ -41,16 +42,16 @@ def search(
     return least_devices_bill(case, MOST, ends_at, sharing=sharing)
 
 
-LONGEST = (3, 9, 64, 83, 103, 133, 153, 163, 199)
-"""Seeds of cases for which trying every way takes more than 3 s."""
-
-LONGEST_OF_FEW = (3008,)
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(n, marks=pytest.mark.lengthy if n in LONGEST else ()) for n in range(200)],
+# fmt: off
+LONGEST = (
+    3, 9, 13, 24, 28, 33, 38, 44, 48, 49, 63, 64, 68, 78, 83, 88, 93, 98,
+    103, 109, 119, 129, 133, 134, 153, 154, 163, 168, 173, 184, 193, 199,
 )
+# fmt: on
+"""Seeds of cases for which trying every way takes more than half a second."""
+
+
+@pytest.mark.parametrize("seed", with_lengthy(range(200), lengthy=LONGEST))
 def test_the_bill_is_what_brute_force_finds(seed: int) -> None:
     rng = random.Random(seed)
     case = random_app(rng, "app", GRAPHS[seed % len(GRAPHS)])
@@ -63,13 +64,7 @@ def test_the_bill_is_what_brute_force_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("tenants_max", [1, 2])
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(n, marks=pytest.mark.lengthy if n in LONGEST_OF_FEW else ())
-        for n in range(3000, 3030)
-    ],
-)
+@pytest.mark.parametrize("seed", with_lengthy(range(3000, 3030), lengthy=[3008]))
 def test_with_few_tenants_on_a_device_the_bill_is_what_brute_force_finds(
     seed: int, tenants_max: int
 ) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import solve
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
 
 NAMED_TO_US = {"pooled": 1, "no-partitioning": 1, "shares": 100, "gpulet": 1_000}
@@ -64,7 +65,7 @@ def assert_enough_and_no_less_is(problem: Problem) -> None:
     assert less_us <= 0 or not planned(less_us), refusal
 
 
-@pytest.mark.parametrize("planner", NAMED_TO_US)
+@pytest.mark.parametrize("planner", with_lengthy(NAMED_TO_US, lengthy=["shares"]))
 @given(data=st.data())
 def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.DataObject) -> None:
     assert_enough_and_no_less_is(data.draw(problems(planner)))

@@ -16,6 +16,7 @@ from headrace.planning.common.models import model_of
 from headrace.planning.pooled.exactly import always_pack, search_exactly_pooled
 from headrace.planning.pooled.search import PooledResult, search
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import HANG_S, QUARTERS, WHOLE, make_cluster, make_problem, make_profile
 
 # One worker keeps what it has solved.
@@ -23,11 +24,8 @@ pytestmark = pytest.mark.xdist_group("pooled-engines")
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
-LONGEST = (4, 5, 8)
-"""Seeds of problems of which HiGHS takes seconds."""
-SEEDS = [
-    pytest.param(seed, marks=pytest.mark.lengthy if seed in LONGEST else ()) for seed in range(20)
-]
+SEEDS = with_lengthy(range(20), lengthy=[2, 4, 5, 8])
+"""Of some problems HiGHS takes seconds."""
 
 
 def random_problem(seed: int, *, models: int) -> Problem:

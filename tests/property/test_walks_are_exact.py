@@ -27,6 +27,7 @@ from headrace.planning.exact.prices import price, request_costs
 from headrace.planning.exact.remainders import Remainders, largest
 from headrace.planning.exact.sets import PIPELINES_MAX, PipelineSet, StepBudget
 from helpers.artifact_tasks import by_highs, make_task, most_rps_by_needs
+from helpers.lengthy import with_lengthy
 from helpers.problems import HANG_S
 
 HALVES = (Fraction(1), Fraction(1, 2))
@@ -83,7 +84,7 @@ def test_any_remainder_that_carries_the_target_will_do(seed: int) -> None:
     assert (found[1].need <= boxes[found[0]]).all()
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4, 6, 7, 10])
+@pytest.mark.parametrize("seed", with_lengthy([0, 3, 4, 6, 7, 10], lengthy=[0, 4]))
 def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against uncut walks, and against HiGHS where it proves the best plan in a second or two."""
     devices = {"a": 5, "b": 9} if seed % 2 else {"a": 2, "b": 3, "c": 4}

@@ -22,6 +22,7 @@ from headrace.planning.common.shared_assembly import (
 )
 from headrace.planning.common.shared_times import longest_cycle_us
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
 from helpers.shared import DRAWN, make_interference, of_cores, shared_problem, with_utilisation
 from helpers.sized import sized_profile
@@ -39,7 +40,7 @@ def planned(problem: Problem) -> Plan:
 @pytest.mark.parametrize(
     "planner",
     # What tries everything takes as long as all others, and holds in the reference's scenarios.
-    [pytest.param(each, marks=pytest.mark.lengthy if each == "ideal" else ()) for each in PLANNERS],
+    with_lengthy(PLANNERS, lengthy=["ideal"]),
 )
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lengthy import with_lengthy
+
 TYPES = """
 from typing import NamedTuple
 
@@ -116,6 +118,7 @@ LOADED = "6 False\n[2, 4, 6] True\n"
 """Both; but the one that returns an array has numba import its compiler all the same."""
 
 
+@pytest.mark.lengthy
 def test_where_numba_finds_no_folder_it_is_kept_below_our_own(tmp_path: Path) -> None:
     assert said_with(tmp_path, HEADRACE_CACHE="ours/cache") == (COMPILED, "")
     assert said_with(tmp_path, HEADRACE_CACHE="ours/cache") == (LOADED, "")
@@ -132,7 +135,9 @@ def test_where_nothing_can_be_written_it_works_and_says_once_what_to_set(tmp_pat
     assert notice.endswith("set HEADRACE_CACHE to a folder that you may write to")
 
 
-@pytest.mark.parametrize("variable", ["HEADRACE_CACHE", "NUMBA_CACHE_DIR"])
+@pytest.mark.parametrize(
+    "variable", with_lengthy(["HEADRACE_CACHE", "NUMBA_CACHE_DIR"], lengthy=["NUMBA_CACHE_DIR"])
+)
 def test_where_there_is_no_room_it_works_and_says_whose_folder_is_full(
     tmp_path: Path, variable: str
 ) -> None:
