@@ -24,6 +24,7 @@ from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import BillCase
 from headrace.planning.apps.bill.search import LeastBill, least_devices_bill
 from headrace.planning.apps.solve import plan_least_cost
+from headrace.planning.common.deadline import Deadline
 from headrace.verify import verify
 
 LIMIT_S = 10.0
@@ -87,10 +88,9 @@ def compare(workload: Workload) -> Compared:
     )
     began = time.thread_time()
     case = BillCase.of([workload.case])
-    found = least_devices_bill(case, today * (1 + SAME), time.perf_counter() + LIMIT_S)
+    found = least_devices_bill(case, today * (1 + SAME), Deadline(LIMIT_S))
     cpu_s = time.thread_time() - began
-    ends_at = time.perf_counter() + LIMIT_S
-    apart = least_devices_bill(case, today * (1 + SAME), ends_at, sharing=False)
+    apart = least_devices_bill(case, today * (1 + SAME), Deadline(LIMIT_S), sharing=False)
     return Compared(
         workload=workload,
         fraction=fraction.cost,

@@ -25,6 +25,7 @@ from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.solve import AppSolution, plan_least_cost
 from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import Within, cheapest_within
+from headrace.planning.common.deadline import Deadline
 
 PARTS = (0.6, 0.8)
 
@@ -51,7 +52,7 @@ def outcome(cases: Sequence[AppCase], part: float, limit_s: float) -> Outcome | 
     within = cheapest_within(
         cases,
         stock,
-        stop_at=time.perf_counter() + limit_s,
+        limit=Deadline(limit_s),
         at_least=sum(solution.bound or 0.0 for solution in planned),
     )
     seconds = time.thread_time() - began

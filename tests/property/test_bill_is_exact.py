@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
@@ -15,6 +14,7 @@ from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import REQUESTS_MAX, BillCase
 from headrace.planning.apps.bill.search import MODULES_MAX, LeastBill, least_devices_bill
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+from headrace.planning.common.deadline import Deadline
 from helpers.lengthy import with_lengthy
 
 MACHINES_MAX = 4
@@ -37,9 +37,8 @@ Stack = tuple[float, float, list[tuple[Candidate, int]]]
 def search(
     cases: Sequence[AppCase], *, sharing: bool = True, tenants_max: int | None = None
 ) -> LeastBill:
-    ends_at = time.perf_counter() + 60
     case = BillCase.of(cases, tenants_max=tenants_max)
-    return least_devices_bill(case, MOST, ends_at, sharing=sharing)
+    return least_devices_bill(case, MOST, Deadline(60), sharing=sharing)
 
 
 # fmt: off
@@ -116,7 +115,7 @@ def test_of_a_module_of_hundreds_of_machines_the_last_ones_are_not_forgotten() -
         one_module("small", rate_rps=50.0, us=10_000),
     ]
 
-    found = least_devices_bill(BillCase.of(cases), 1_000.0, time.perf_counter() + 60)
+    found = least_devices_bill(BillCase.of(cases), 1_000.0, Deadline(60))
 
     # 300 machines of 100 requests/s, and the 10 left take turns with the 50 of the other app.
     assert found.bill == 301.0

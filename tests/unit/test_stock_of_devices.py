@@ -21,6 +21,7 @@ from headrace.planning.apps.explain import explain, explain_stock
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.apps.solve import TIME_LIMIT_S, AppSolution, plan_least_cost
 from headrace.planning.apps.stock.fit import search_stock
+from headrace.planning.common.deadline import Deadline
 from headrace.reporting.app_table import explanation
 from headrace.verify import verify
 from helpers.apps import make_app_problem
@@ -197,9 +198,9 @@ def test_an_explanation_searches_no_longer_than_the_plan_may(
         given_s.append(time_limit_s)
         return plan_least_cost(case, time_limit_s=time_limit_s)
 
-    def stock(problem: Problem, planned: Sequence[Planned], *, limit_s: float, **more: Any) -> Any:
-        given_s.append(limit_s)
-        return search_stock(problem, planned, limit_s=limit_s, **more)
+    def stock(problem: Problem, planned: Sequence[Planned], *, limit: Deadline, **more: Any) -> Any:
+        given_s.append(limit.left_s)
+        return search_stock(problem, planned, limit=limit, **more)
 
     monkeypatch.setattr(module, "plan_least_cost", least_cost)
     monkeypatch.setattr(module, "search_stock", stock)

@@ -31,6 +31,7 @@ from headrace.planning.apps.exact.fronts import ModuleFront
 from headrace.planning.apps.order import decompose
 from headrace.planning.apps.solve import app_fronts, plan_least_cost
 from headrace.planning.apps.stock.fit import device_needs, search_stock
+from headrace.planning.common.deadline import Deadline
 
 LOOK_AHEAD = 1.5
 """How far beyond its budget an app's front is drawn."""
@@ -150,11 +151,11 @@ def explain_stock(plan: Plan, problem: Problem) -> tuple[StockReason, ...]:
     limit_s = min(STOCK_S, half_s / (1 + len(short)))
     least = plan.objective
     if plan.planner != "least-cost":
-        now = search_stock(problem, planned, limit_s=limit_s)
+        now = search_stock(problem, planned, limit=Deadline(limit_s))
         least = min(least, now.cost)
     reasons = []
     for device, needed in short.items():
-        more = search_stock(problem, planned, limit_s=limit_s, more={device: 1})
+        more = search_stock(problem, planned, limit=Deadline(limit_s), more={device: 1})
         reasons.append(
             StockReason(
                 device=device,

@@ -79,7 +79,7 @@ def _plan_fraction(problem: Problem, planner: str, limit: Deadline) -> PlanResul
     if lacking and planner != "least-cost":
         return _refused(_unfitting(lacking, planner), planner, limit, "heuristic")
     if lacking:
-        fitting = fit_stock(problem, planned, lacking, limit.left_s)
+        fitting = fit_stock(problem, planned, lacking, limit)
         if isinstance(fitting, StockRefusal):
             stopped: Stopped = "infeasible" if fitting.certain else "time-limit"
             return _refused(fitting.text, planner, limit, stopped)

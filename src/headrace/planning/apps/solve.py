@@ -1,6 +1,5 @@
 """One app, planned by name: schedules, and what is proven of them."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -21,6 +20,7 @@ from headrace.planning.apps.exhaustive import plan_exhaustively
 from headrace.planning.apps.heuristics.schemes import SCHEMES, plan_scheme
 from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import Part, decompose, rest_us
+from headrace.planning.common.deadline import Deadline
 
 TIME_LIMIT_S = 60.0
 
@@ -94,15 +94,13 @@ def plan_least_cost(
     Fronts that a few nodes do not prove are searched again with more, from round to round, as long
     as the limit allows and plan and bound differ.
     """
-    stop_at = time.perf_counter() + time_limit_s
+    limit = Deadline(time_limit_s)
     part, effort = decompose(case.before), FIRST
     fronts = app_fronts(case, form=form, nodes=effort)
     best = _chosen(part, fronts, case)
     while True:
-        left_s = stop_at - time.perf_counter()
-        effort = Effort(
-            MORE * effort.a_walk, min(MORE * effort.in_all, int(left_s * NODES_PER_S / len(fronts)))
-        )
+        in_time = int(limit.left_s * NODES_PER_S / len(fronts))
+        effort = Effort(MORE * effort.a_walk, min(MORE * effort.in_all, in_time))
         is_proven = all(front.proven for front in fronts) or best.gap <= PROVEN
         if is_proven or effort.in_all <= 0:
             break
@@ -161,7 +159,7 @@ def _cheaper(one: _Chosen, other: _Chosen) -> _Chosen:
 
 
 def _with_any_dummy_load(case: AppCase, time_limit_s: float) -> AppSolution | None:
-    found = least_cost_with_dummy(case, time.perf_counter() + time_limit_s)
+    found = least_cost_with_dummy(case, Deadline(time_limit_s))
     if found is None:
         return None
     is_proven = found.bound >= found.cost * (1 - OPTIMAL_GAP)

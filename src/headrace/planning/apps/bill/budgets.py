@@ -13,7 +13,6 @@ those between `low` and what was found, as far as paths allow. Such a price is a
 """
 
 import heapq
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from headrace.planning.apps.bill.slots import CHOICES, cheapest_within
 from headrace.planning.apps.boxes import Boxes, Graph
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import Ints
+from headrace.planning.common.deadline import Deadline
 
 SAME = 1e-6
 """Relative. Prices closer than this are one price."""
@@ -66,13 +66,12 @@ class BudgetSearch:
             np.int64,
         )
 
-    def run(self, floor: float, boxes_max: int, ends_at: float) -> Cheapest:
+    def run(self, floor: float, boxes_max: int, limit: Deadline) -> Cheapest:
         """Search until proven, cheaper than nothing that `floor` allows, or out of time.
 
         Args:
             floor: a bound that is known already.
             boxes_max: at most so many.
-            ends_at: of `time.perf_counter`.
         """
         box = self._boxes.largest(self._least)
         queue: list[tuple[float, int, Ints, Ints, tuple[ModuleBill, ...]]] = []
@@ -97,7 +96,7 @@ class BudgetSearch:
             bound = queue[0][0]
             if max(bound, floor) >= self.bill * (1 - SAME):
                 break
-            if count >= boxes_max or time.perf_counter() > ends_at:
+            if count >= boxes_max or limit.passed:
                 return self._answer(max(bound, floor))
             _, _, low, high, modules = heapq.heappop(queue)
             if count <= EAGER or count % 4 == 0:

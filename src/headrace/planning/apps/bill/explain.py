@@ -1,7 +1,5 @@
 """What a bill of whole devices is made of, and what sharing them saves."""
 
-import time
-
 from msgspec.structs import replace
 
 from headrace.domain.base import Record
@@ -10,6 +8,7 @@ from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.planner import apart_bill
 from headrace.planning.apps.candidates import app_case
 from headrace.planning.apps.planner import plan_apps
+from headrace.planning.common.deadline import Deadline
 
 APART_S = 10.0
 """At most, for the bill without sharing."""
@@ -49,7 +48,7 @@ def explain_bill(plan: Plan, problem: Problem) -> BillReason:
     return BillReason(
         bill=plan.objective,
         devices=len({(slot.node, slot.device, slot.device_index) for slot in plan.slots}),
-        apart=float(apart_bill(problem, cases, time.perf_counter() + apart_s)),
+        apart=float(apart_bill(problem, cases, Deadline(apart_s))),
         fraction=None if by_fraction is None else by_fraction.objective,
         fraction_bill=None if by_fraction is None else by_fraction.cost_per_hour,
         slots=tuple(

@@ -3,7 +3,6 @@
 What `least-cost` finds by the fraction comes first: its devices are the price to beat, and its
 plan is the answer where sharing and other budgets are no cheaper."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,14 +32,13 @@ def plan_bill(problem: Problem, by_fraction: PlanResult, limit: Deadline) -> Pla
         by_fraction: the same problem, planned for least cost in proportion to load.
         limit: of both, begun before it.
     """
-    ends_at = time.perf_counter() + limit.left_s
     cases = [app_case(problem, app) for app in problem.apps]
     today = by_fraction.plan
     if not _on_whole_devices(cases):
         return by_fraction if today is None else _kept(today, by_fraction, limit)
     most = inf if today is None or today.cost_per_hour is None else today.cost_per_hour
     start = _start_price(problem) if most == inf else most
-    search = StockSearch(problem, cases, start, ends_at)
+    search = StockSearch(problem, cases, start, limit)
     search.run()
     found, bound = search.best, search.bound
     if found is None and today is None:
@@ -58,7 +56,7 @@ def plan_bill(problem: Problem, by_fraction: PlanResult, limit: Deadline) -> Pla
     if _offers_parts(cases):
         # Parts of devices stand in no shared slot; what they cost at least bounds them.
         bound = min(bound, max(by_fraction.bound or 0.0, _bound_with_parts(problem, cases)))
-    apart = apart_bill(problem, cases, ends_at)
+    apart = apart_bill(problem, cases, limit)
     runtime_s = limit.spent_s
     # Where devices are short the search may end without a proof long before its limit.
     unproven: Stopped = "time-limit" if limit.passed else "heuristic"
@@ -84,8 +82,7 @@ def _search(problem: Problem, limit: Deadline) -> Found:
     """Whether a problem's apps have a plan on the whole devices that there are."""
     cases = [app_case(problem, app) for app in problem.apps]
     most = _start_price(problem)
-    ends_at = time.perf_counter() + limit.left_s
-    search = StockSearch(problem, cases, most, ends_at)
+    search = StockSearch(problem, cases, most, limit)
     search.run(first_will_do=True)
     if search.best is None:
         return Found(devices=None, certain=_excludes(search.bound, most, cases))
@@ -120,11 +117,11 @@ def _start_price(problem: Problem) -> float:
     return 1 + sum(problem.cluster.count(name) * price for name, price in prices.items()) * 2
 
 
-def apart_bill(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> float:
+def apart_bill(problem: Problem, cases: Sequence[AppCase], limit: Deadline) -> float:
     """The least price of whole devices if every device had one module, of those there are
     enough."""
     case = bill_case(problem, cases)
-    return least_devices_bill(case, _start_price(problem), ends_at, sharing=False).bill
+    return least_devices_bill(case, _start_price(problem), limit, sharing=False).bill
 
 
 def whole_devices_bound(problem: Problem) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.budgets import SAME, BudgetSearch
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
+from headrace.planning.common.deadline import Deadline
 
 MODULES_MAX = 9
 """That are searched together: sets of them are listed. Apps beyond are searched in bundles."""
@@ -36,20 +37,19 @@ class LeastBill:
 
 
 def least_devices_bill(
-    case: BillCase, most: float, ends_at: float, *, sharing: bool = True
+    case: BillCase, most: float, limit: Deadline, *, sharing: bool = True
 ) -> LeastBill:
     """Search all modules together, or bundle by bundle where they are many.
 
     Args:
         most: only what costs less is of interest.
-        ends_at: of `time.perf_counter`.
         sharing: False: every device has one module.
     """
     allowed = min(len(case), case.tenants_max or len(case)) if sharing else 1
     tenants = min(allowed, _tenants_max(case))
     if len(case) <= MODULES_MAX:
         floor = least_bill(case)
-        found = BudgetSearch(case, most, tenants).run(floor, BOXES_MAX, ends_at)
+        found = BudgetSearch(case, most, tenants).run(floor, BOXES_MAX, limit)
         # With fewer tenants or requests than there may be, the relaxation is what is proven.
         is_all = found.is_all and tenants == allowed
         bound = max(floor, found.bound if is_all else 0.0)
@@ -64,7 +64,7 @@ def least_devices_bill(
     for bundle in _bundles(case):
         if len(bundle) > MODULES_MAX:
             return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
-        found = BudgetSearch(bundle, most, tenants).run(0.0, BOXES_MAX, ends_at)
+        found = BudgetSearch(bundle, most, tenants).run(0.0, BOXES_MAX, limit)
         if found.modules is None:
             return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
         modules += [module.moved(slots) for module in found.modules]

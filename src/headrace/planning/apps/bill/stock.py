@@ -13,7 +13,6 @@ passed over because it leaves devices unused.
 """
 
 import heapq
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from headrace.planning.apps.bill.case import ModuleBill, bill_of, devices_of
 from headrace.planning.apps.bill.of_problem import Barred, Charges, bill_case
 from headrace.planning.apps.bill.search import least_devices_bill
 from headrace.planning.apps.candidates import AppCase
+from headrace.planning.common.deadline import Deadline
 
 DOUBLINGS = 16
 HALVINGS = 6
@@ -53,15 +53,14 @@ class StockSearch:
     """One problem; keeps the cheapest found that fits, and the best bound."""
 
     def __init__(
-        self, problem: Problem, cases: Sequence[AppCase], most: float, ends_at: float
+        self, problem: Problem, cases: Sequence[AppCase], most: float, limit: Deadline
     ) -> None:
         """
         Args:
             most: what costs more is of no interest.
-            ends_at: of `time.perf_counter`.
         """
         self.best: InStock | None = None
-        self._problem, self._cases, self._ends_at = problem, cases, ends_at
+        self._problem, self._cases, self._limit = problem, cases, limit
         self._most, self._bound = most * (1 + 2 * SAME), 0.0
         kinds = problem.cluster.device_types
         self._stock = {kind.name: problem.cluster.count(kind.name) for kind in kinds}
@@ -134,12 +133,12 @@ class StockSearch:
 
     def _look(self, charges: Charges, barred: Barred = frozenset()) -> _Seen | None:
         """The cheapest at these charges; None: nothing below the best, or no time is left."""
-        if time.perf_counter() > self._ends_at:
+        if self._limit.passed:
             return None
         allowance = sum(charge * self._stock[name] for name, charge in charges.items())
         most = (self._most if self.best is None else self.best.bill) + allowance
         case = bill_case(self._problem, self._cases, charges, barred)
-        found = least_devices_bill(case, most, self._ends_at)
+        found = least_devices_bill(case, most, self._limit)
         if not barred:
             self._bound = max(self._bound, found.bound - allowance)
         if found.modules is None:

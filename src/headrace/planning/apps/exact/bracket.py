@@ -14,10 +14,8 @@ that carry dummy load at once costs near the best budgets are so flat that 300 m
 round takes one point per module and one combination of the curves.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 import numpy as np
 
@@ -27,6 +25,7 @@ from headrace.planning.apps.exact.any_dummy import Point, PointSearch, point_sch
 from headrace.planning.apps.exact.combine import CostCurve, least_cost
 from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import Part, decompose, rest_us
+from headrace.planning.common.deadline import Deadline
 
 ROUNDS = 300
 PLAN_EVERY = 8
@@ -86,11 +85,11 @@ class _Bracket:
         return True
 
 
-def least_cost_with_dummy(case: AppCase, stop_at: float = inf) -> Found | None:
+def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> Found | None:
     """The cheapest plan found, and the bound; None where nothing fits the budget.
 
     Args:
-        stop_at: with what is known by then, on the clock `time.perf_counter`.
+        limit: ends it with what is known by then.
     """
     least = [int(module.duration_us.min()) for module in case.modules]
     brackets = [
@@ -106,7 +105,8 @@ def least_cost_with_dummy(case: AppCase, stop_at: float = inf) -> Found | None:
             return None
         chosen = [one.points[i] for one, i in zip(brackets, hoped, strict=True)]
         bound = sum(point.cost for point in chosen)
-        is_split = time.perf_counter() < stop_at and _split(case, brackets, hoped, chosen)
+        in_time = limit is None or not limit.passed
+        is_split = in_time and _split(case, brackets, hoped, chosen)
         if turn % PLAN_EVERY == 0 or not is_split or turn + 1 == ROUNDS:
             best = _cheaper(best, _choose(part, case, brackets))
         if not is_split or (best is not None and bound >= _cost(best) * (1 - OPTIMAL_GAP / 2)):

@@ -4,7 +4,6 @@ Which device types lack, and how many they would have to be, is judged as machin
 slots packed onto devices by share and memory.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -63,16 +62,16 @@ def lacks(problem: Problem, planned: Sequence[Planned]) -> list[Lack]:
 
 
 def fit_stock(
-    problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack], limit_s: float
+    problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack], limit: Deadline
 ) -> tuple[list[Planned], Proof] | StockRefusal:
     """The apps with the cheapest machines that fit together, and what is proven of them.
 
     Args:
         planned: every app at its least cost.
         lacking: what the cluster has too few of for these.
-        limit_s: after which the cheapest found so far is the answer.
+        limit: after which the cheapest found so far is the answer.
     """
-    within = search_stock(problem, planned, limit_s=limit_s)
+    within = search_stock(problem, planned, limit=limit)
     if within.machines is None:
         certain = within.proven
         return StockRefusal(
@@ -93,12 +92,11 @@ def search_stock(
     problem: Problem,
     planned: Sequence[Planned],
     *,
-    limit_s: float,
+    limit: Deadline,
     more: dict[str, int] | None = None,
     first_will_do: bool = False,
 ) -> Within:
     """`cheapest_within` for a problem's apps; `more` devices of some types than there are."""
-    stop_at = time.perf_counter() + limit_s
     cases = [one.case for one in planned]
     profiles = [
         problem.profiles[one.app.module(module.name).model]
@@ -112,7 +110,7 @@ def search_stock(
     return cheapest_within(
         cases,
         larger,
-        stop_at=stop_at,
+        limit=limit,
         at_least=sum(one.solution.bound or 0.0 for one in planned),
         first_will_do=first_will_do,
     )
@@ -148,7 +146,7 @@ def _enough(problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack
 
     def fits(lack: Lack, count: int) -> bool:
         more = {lack.device: count - lack.there}
-        within = search_stock(problem, planned, limit_s=limit.left_s, more=more, first_will_do=True)
+        within = search_stock(problem, planned, limit=limit, more=more, first_will_do=True)
         return within.machines is not None
 
     found = []

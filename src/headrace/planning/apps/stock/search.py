@@ -11,7 +11,6 @@ count of the plans of decision 0015 lies in one of them.
 """
 
 import heapq
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from headrace.planning.apps.stock.choice import AppChoice, Machines, cheapest_of
 from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.apps.stock.prices import Relaxed, raise_bound, relaxed_at
 from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline
 
 SAME = 1e-9
 """Relative distance of a bound from the best cost at which a node is done."""
@@ -66,27 +66,27 @@ def cheapest_within(
     cases: Sequence[AppCase],
     stock: DeviceStock,
     *,
-    stop_at: float,
+    limit: Deadline,
     at_least: float = 0.0,
     first_will_do: bool = False,
 ) -> Within:
-    """Search until proven, or until `stop_at` on the clock `time.perf_counter`.
+    """Search until proven, or until no time is left.
 
     Args:
         at_least: what is known to be no more than the least cost.
         first_will_do: only whether anything fits is asked.
     """
-    return _SlotSearch(cases, stock, stop_at, first_will_do).run(at_least)
+    return _SlotSearch(cases, stock, limit, first_will_do).run(at_least)
 
 
 class _SlotSearch:
     def __init__(
-        self, cases: Sequence[AppCase], stock: DeviceStock, stop_at: float, first_will_do: bool
+        self, cases: Sequence[AppCase], stock: DeviceStock, limit: Deadline, first_will_do: bool
     ) -> None:
         self._apps = [AppChoice(case, stock) for case in cases]
         self._modules = sum(len(case.modules) for case in cases)
         self._stock = stock
-        self._stop_at = stop_at
+        self._limit = limit
         self._first_will_do = first_will_do
         self._best: tuple[Machines, ...] | None = None
         # A plan within the stock pays at most for every device there is.
@@ -124,7 +124,7 @@ class _SlotSearch:
 
     def _goes_on(self) -> bool:
         enough = self._first_will_do and self._best is not None
-        return not enough and time.perf_counter() < self._stop_at
+        return not enough and not self._limit.passed
 
     def _too_dear(self, bound: float) -> bool:
         return bound >= self._cost * (1 - SAME)
