@@ -6,7 +6,10 @@ from headrace.dispatch.kernel import drift as drift_of_kernel
 from headrace.dispatch.kernel.layout import ONE, State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
+from headrace.dispatch.topology import StageTable
 from headrace.domain.events import Answered, Dropped, Ran
+from headrace.simulation.driver import exact_durations
+from helpers.malleable import equal_depths, items_of
 from helpers.sim import Sim, request
 from helpers.states import CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
@@ -82,3 +85,20 @@ def test_a_model_that_waits_for_its_turn_keeps_what_it_knows() -> None:
     sim.run([request(0, 0, 900_000, model=1), *ours])
     assert sum(isinstance(e, Dropped) for e in sim.events) == len(ours)
     assert sim.dispatcher.levels()[0].ratio == 32.0
+
+
+@pytest.mark.parametrize("policy", ["malleable", "accordion", "accordion-all"])
+def test_a_malleable_model_is_tried_again_after_a_slow_second(policy: str) -> None:
+    slow_until_us, slo_us = 1_000_000, 60_000
+
+    def durations(stage: StageTable, batch_size: int) -> int:
+        slower = 20 if sim.clock.now_us() < slow_until_us else 1
+        return slower * exact_durations(stage, batch_size)
+
+    sim = Sim(equal_depths(10_000, 2, 1, depths=1), policy=policy, durations=durations)
+    arrivals = range(0, 8_000_000, 100_000)
+    requests = [items_of(number, at, at + slo_us, 1) for number, at in enumerate(arrivals)]
+    events = sim.run_items(requests)
+    answered = {e.request for e in events if isinstance(e, Answered)}
+    recovered_us = slow_until_us + 5_000_000
+    assert answered >= {number for number, at in enumerate(arrivals) if at >= recovered_us}

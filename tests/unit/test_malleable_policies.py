@@ -228,6 +228,21 @@ def test_fastest_waits_where_accordion_is_served_by_fewer_or_takes_some() -> Non
     assert [count for _, count in places(events, 0)] == [4, 3]
 
 
+def test_accordion_makes_nobody_shallower_who_would_need_slots_that_others_hold() -> None:
+    fast, slow, other = (0, 1), (2, 3), (4,)
+    topology = depths_topology(
+        [depth_route([30_000] * 2, [fast, fast]), depth_route([20_000] * 3, [slow, fast, slow])],
+        [depth_route([40_000], [other]), depth_route([20_000] * 2, [fast, other])],
+        [depth_route([10_000], [slow])],
+        slots=5,
+    )
+    requests = [items_of(10 * model, model, LATE, 10, model=model) for model in range(3)]
+    events = sim_of(topology, "accordion").run_items(requests)
+    # The first one's other depth needs the fast slot of the second, which ends, and is then free.
+    assert [e.slots for e in events if isinstance(e, Placed)] == [(2, 0, 3), (1, 4), (1, 0), (2,)]
+    assert places(events, 20) == [(ended_at(events, requests[1]), 1)]
+
+
 def test_accordion_takes_nothing_from_a_request_that_would_be_late_without() -> None:
     tight, second = items_of(0, 0, 235_000, 20), items_of(20, 1_000, LATE, 20)
     events = sim_of(equal_depths(10_000, 4, 4), "accordion").run_items([tight, second])

@@ -100,6 +100,30 @@ def test_important_requests_of_one_model_go_before_urgent_ones_of_another() -> N
     assert [e.request for e in sim.events if isinstance(e, Dropped)] == [10]
 
 
+def faster_and_slower(slower: Sequence[int]) -> Topology:
+    """A model with a fast slot that it shares, and a slow one of its own."""
+    fast = make_route(make_stage([0], [10_000]), name="fast")
+    slow = make_route(make_stage([1], slower), name="slow")
+    beside = make_route(make_stage([0], [2_000]))
+    return make_topology([fast, slow], [beside], slo_us=[90_000, 90_000])
+
+
+def test_who_is_in_time_on_an_idle_slot_does_not_wait_for_one_who_is_not() -> None:
+    sim = Sim(faster_and_slower([30_000]))
+    sim.run([request(0, 0, 12_000), request(1, 1, 25_000), request(2, 2, 39_000)])
+    assert answered(sim) == {0: 10_000, 1: 20_000, 2: 30_002}
+
+
+def test_those_behind_go_in_one_batch_and_all_others_keep_their_order() -> None:
+    sim = Sim(faster_and_slower([25_000, 30_000]))
+    deadlines_us = {1: 20_500, 2: 30_500, 3: 42_000, 4: 56_000, 5: 56_100, 6: 57_000}
+    both_busy = [request(0, 0, 12_000), request(7, 0, 26_000)]
+    sim.run([*both_busy, *(request(number, 1, at) for number, at in deadlines_us.items())])
+    # At 25 ms the slow slot is idle, where the third would be late.
+    assert [members for _, members in batches(sim)] == [(0,), (7,), (1,), (2,), (4, 5), (3,), (6,)]
+    assert not any(isinstance(e, Dropped) for e in sim.events)
+
+
 def test_no_slot_is_idle_while_a_tenant_of_it_waits() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)

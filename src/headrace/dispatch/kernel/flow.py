@@ -248,6 +248,8 @@ def _drop_hopeless(s: State, slot: int, now_us: int) -> None:
         # It may be as much faster than its median as the slack allows it to be slower.
         if end_at <= mine.last_deadline_at + slack_us(s, mine.route, mine.size):
             return
+        if fade(s, mine.model, now_us):
+            continue
         leave_ready(s, batch, slot)
         drop_batch(s, batch, DEADLINE, end_at - mine.last_deadline_at, now_us)
 

@@ -76,6 +76,23 @@ def to_front(s: State, model: int, place: int) -> None:
     _put(s, model, 0, request)
 
 
+@kernel
+def rotate(s: State, model: int, place: int, count: int) -> None:
+    """Move so many requests from that place on before all others, in the order they have;
+    `rotate(s, model, count, place)` moves them back."""
+    _reverse(s, model, 0, place)
+    _reverse(s, model, place, place + count)
+    _reverse(s, model, 0, place + count)
+
+
+@hot
+def _reverse(s: State, model: int, start: int, end: int) -> None:
+    while start < end - 1:
+        end -= 1
+        swap(s, model, start, end)
+        start += 1
+
+
 @hot
 def swap(s: State, model: int, one: int, other: int) -> None:
     request = at(s, model, one)

@@ -18,6 +18,8 @@ nothing is promised there before its first slot is idle (late binding), and then
                                         it, which promises room for the planned sizes
        and one request where no larger batch is. Whoever waits and is late even for the smallest
        batch that is worth its slot does not count
+       Where the first waits for a busy slot, since it is in time on no other, those behind it that
+       are in time on an idle one go there
     3. a request that is not in time alone, on any route, is dropped. So are first requests that
        have waited so long that only a batch not worth its slot is in time for them: in lasting
        overload every batch would be one of those. But not in a crowd's first batch
@@ -47,6 +49,7 @@ import numpy as np
 
 from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.contract import (
+    SEND,
     SLOT_RECOVERY_US,
     WAIT,
     Decision,
@@ -58,7 +61,7 @@ from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
 from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State, Table
 from headrace.dispatch.kernel.probing import probe
-from headrace.dispatch.kernel.queues import at, tightest
+from headrace.dispatch.kernel.queues import at, rotate, tightest
 from headrace.dispatch.kernel.reservation_tables import earliest
 from headrace.dispatch.topology import ModelRoutes, Topology
 
@@ -167,6 +170,65 @@ def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
 
 @kernel
 def _decide(s: State, model: int, now_us: int) -> Decision:
+    decision = _for_first(s, model, now_us)
+    mine = s.models[model]
+    waits = decision.what == WAIT and mine.deferred == 0 and mine.held == 0
+    if not waits or mine.one_pool or s.world[0].apart:
+        return decision
+    idle_end_at = _idle_end_at(s, model, now_us)
+    if idle_end_at == NEVER_US:
+        return decision
+    place = _first_due(s, model, idle_end_at)
+    if place:
+        behind = _for_those_behind(s, model, place, now_us)
+        if behind.what == SEND:
+            return behind
+        if behind.what == WAIT:
+            return wait(min(decision.at_us, behind.at_us), mine.queued + 1)
+    return wait(decision.at_us, mine.queued + 1)
+
+
+@hot
+def _idle_end_at(s: State, model: int, now_us: int) -> int:
+    """When a batch of one would end that starts now, slack included: the first of those that
+    `_first_to_start` has looked at; NEVER_US: the slots of all routes are busy."""
+    best_at, end = NEVER_US, s.models[model].end_route
+    for route in range(s.models[model].first_route, end):
+        end_at = s.routes[route].end_at
+        if end_at < NEVER_US and s.path[route * s.world[0].stages_max].start_at <= now_us:
+            best_at = min(best_at, end_at + slack_us(s, route, 1))
+    return best_at
+
+
+@hot
+def _first_due(s: State, model: int, at_us: int) -> int:
+    """The place of the first request behind the first one that has time until then; 0: no such."""
+    queued = s.models[model].queued
+    for place in range(1, queued):
+        if s.requests[at(s, model, place)].deadline_at >= at_us:
+            return place
+    return 0
+
+
+@kernel
+def _for_those_behind(s: State, model: int, place: int, now_us: int) -> Decision:
+    """What becomes of the requests from that place on, which are in time on a slot that is idle,
+    while those before them wait for a faster one. Only those of a batch that goes leave their
+    places."""
+    mine = s.models[model]
+    count, crowded = min(mine.queued - place, mine.most), mine.crowded
+    rotate(s, model, place, count)
+    decision = _for_first(s, model, now_us)
+    rotate(s, model, count, place)
+    if decision.what == SEND:
+        rotate(s, model, place, decision.size)
+    else:
+        mine.crowded = crowded
+    return decision
+
+
+@kernel
+def _for_first(s: State, model: int, now_us: int) -> Decision:
     s.models[model].deferred = s.models[model].held = 0
     route = _first_to_start(s, model, now_us)
     if route < 0:
@@ -208,9 +270,9 @@ def _first_to_start(s: State, model: int, now_us: int) -> int:
     best, best_late, best_at = -1, True, 0
     for route in range(s.models[model].first_route, s.models[model].end_route):
         waiting, end_at = probe(s, route, 1, now_us)
+        s.routes[route].end_at = end_at if waiting >= 0 else NEVER_US
         if waiting < 0:
             continue
-        s.routes[route].end_at = end_at
         late = end_at + slack_us(s, route, 1) > first.deadline_at
         key_at = end_at if late else s.path[route * s.world[0].stages_max].start_at
         if best < 0 or (best_late and not late) or (late == best_late and key_at < best_at):

@@ -29,6 +29,7 @@ Cost: O(requests under way x depths) per place that changes hands, O(requests th
 
 from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US
+from headrace.dispatch.kernel.drift import fade
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.malleable.places import (
@@ -83,7 +84,7 @@ def _drop_hopeless(s: State, now_us: int) -> None:
     row = s.rules[0].first_waiting
     while row >= 0:
         after = s.items_of[row].after
-        late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - s.items_of[row].deadline_at
+        late_us = _late_us(s, row, now_us)
         if late_us > 0:
             leave_line(s, row)
             if _lacks_slots(s, row):
@@ -95,14 +96,23 @@ def _drop_hopeless(s: State, now_us: int) -> None:
         row = after
     for i in range(s.rules[0].under_way):
         row = s.under_way[i]
-        mine = s.items_of[row]
         if left(s, row) == 0:
             continue
-        late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - mine.deadline_at
+        late_us = _late_us(s, row, now_us)
         if late_us > 0:
             drop_rest(s, row, DEADLINE, late_us, now_us)
             release(s, row)
             s.rules[0].stale = 1
+
+
+@kernel
+def _late_us(s: State, row: int, now_us: int) -> int:
+    """By how much at least, with any places; before it is, what has not run for long is faded."""
+    mine = s.items_of[row]
+    late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - mine.deadline_at
+    if late_us > 0 and fade(s, mine.model, now_us):
+        late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - mine.deadline_at
+    return late_us
 
 
 @kernel

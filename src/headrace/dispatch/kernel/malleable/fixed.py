@@ -120,11 +120,16 @@ def _fetch(s: State, row: int, route: int, now_us: int) -> bool:
         theirs = s.items_of[other]
         if theirs.route < 0:
             continue
-        first = s.models[theirs.model].first_route
-        while theirs.target > first and not fits(s, row, route):
-            if ends_if(s, other, theirs.target - 1, now_us) > theirs.deadline_at:
+        first, shallower = s.models[theirs.model].first_route, theirs.target
+        while shallower > first and not fits(s, row, route):
+            shallower -= 1
+            # Of some kind it may need more slots, and gets none of those behind it, which give
+            # theirs up later.
+            if not fits(s, other, shallower):
+                continue
+            if ends_if(s, other, shallower, now_us) > theirs.deadline_at:
                 break
-            aim(s, other, theirs.target - 1)
+            aim(s, other, shallower)
     enough = fits(s, row, route)
     for i in range(count):
         other = s.under_way[i]
