@@ -268,6 +268,19 @@ def test_a_core_on_a_node_that_is_not_there_is_found_and_no_crash() -> None:
     assert "place" in {found.check for found in verify(elsewhere, problem.profiles)}
 
 
+def test_a_slot_that_no_depth_uses_is_found() -> None:
+    profile = make_profile("m", devices={"fast": 1.0, "slow": 0.1})
+    problem = problem_of(profile, nodes={"n0": {"fast": 3, "slow": 1}})
+    plan = planned(problem)
+    kinds = {(stage.device, stage.share) for d in plan.deployments[0].depths for stage in d.stages}
+    [unused] = {"fast", "slow"} - {device for device, _ in kinds}
+    spare = replace(plan.slots[0], name="n0/spare", device=unused, device_index=0)
+
+    assert not verify(plan, problem.profiles)
+    [found] = verify(replace(plan, slots=(*plan.slots, spare)), problem.profiles)
+    assert (found.check, found.where) == ("pool", "slot n0/spare")
+
+
 def test_the_command_plans_explains_and_overrides_the_file(tmp_path: Path) -> None:
     write_document(on_a(), tmp_path / "m.profile.json")
     (tmp_path / "problem.yaml").write_text(

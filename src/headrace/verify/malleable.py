@@ -8,7 +8,7 @@ depths    entry d - 1 has d stages, which cover all blocks once in order; so man
           pace the largest of them
 items     requests have at most what the problem allows; the typical one, the mean rounded up, keeps
           its budget alone at its best depth: fill + (ceil(B / b) - 1) x pace
-slots     are promised to nobody and have no duty cycle
+slots     are promised to nobody, have no duty cycle, and are of a kind that some depth uses
 memory    any slot of a kind may be asked to run what any depth runs on that kind. A node's cores
           map the weights once; every slot of another device type has a copy
 carried   the stated throughputs fit on the slots: a request holds all slots of its depth as long as
@@ -66,10 +66,16 @@ class _Figures:
 
 def check_malleable(case: Case) -> Throughputs:
     """Everything of the depths. Returns the throughputs that the plan may state."""
+    depths = [depth for deployment in case.plan.deployments for depth in deployment.depths]
+    used = {(stage.device, stage.share) for depth in depths for stage in depth.stages}
     for slot in case.plan.slots:
+        where = f"slot {slot.name}"
         if slot.duty_us is not None:
             what = "a malleable plan's slot has a duty cycle (us)"
-            case.report("duty", f"slot {slot.name}", what, "none", slot.duty_us)
+            case.report("duty", where, what, "none", slot.duty_us)
+        if (slot.device, slot.share) not in used:
+            what = "device type and share that no depth uses"
+            case.report("pool", where, what, "one of a depth", f"{slot.device}: {slot.share}")
     ways: dict[str, list[_Figures]] = {}
     for deployment in case.plan.deployments:
         found = [_check_depth(case, deployment, at) for at in range(len(deployment.depths))]
