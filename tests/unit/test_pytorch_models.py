@@ -211,6 +211,62 @@ def test_an_overwritten_tensor_that_is_read_again_is_refused(tmp_path: Path) -> 
     assert answers(tmp_path / "pure.pt2", x)[0].tolist() == [[4.0, 4.0, 3.0, 3.0]] * 2
 
 
+@pytest.mark.parametrize(
+    "view", ["moveaxis", "ravel", "reshape_as", "einsum", "unsafe_chunk", "two steps", "an input"]
+)
+def test_a_view_that_is_read_after_its_tensor_was_overwritten_is_refused(
+    tmp_path: Path, view: str
+) -> None:
+    made = {
+        "moveaxis": lambda y: torch.moveaxis(y, 1, 2),
+        "ravel": torch.ravel,
+        "reshape_as": lambda y: y.reshape_as(torch.zeros(2, 4, 3)),
+        "einsum": lambda y: torch.einsum("bij->bji", y),
+        "unsafe_chunk": lambda y: torch.unsafe_chunk(y, 3, 1)[1],
+        "two steps": lambda y: torch.atleast_3d(torch.moveaxis(y, 1, 2))[:, 0],
+    }
+
+    class Overwrites(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            if view == "an input":
+                torch.ravel(x).add_(1)
+                return x * 2
+            y = x * 2
+            seen = made[view](y)
+            y.mul_(3)
+            return seen + 1
+
+    exported = torch.export.export(Overwrites(), (torch.zeros(2, 3, 4),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match="overwrites a tensor that is used otherwise"):
+        load_graph(tmp_path / "m.pt2")
+
+
+def test_activations_and_residuals_in_place_are_served(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)),
+        *(torch.nn.Dropout(0.5), torch.nn.Hardswish(inplace=True)),
+    ).eval()
+
+    class Residual(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = model
+
+        def forward(self, x: Any) -> Any:
+            y = self.body(x)
+            skipped = y.mean((2, 3), keepdim=True)
+            y += skipped
+            return y.flatten(1).sigmoid_()
+
+    torch.manual_seed(0)
+    network, x = Residual().eval(), torch.randn(2, 3, 6, 6)
+    torch.export.save(torch.export.export(network, (x,)), tmp_path / "m.pt2")
+    with torch.no_grad():
+        wanted = network(x).numpy()
+    np.testing.assert_allclose(answers(tmp_path / "m.pt2", x.numpy())[0], wanted, rtol=1e-5)
+
+
 def test_state_that_a_model_keeps_is_refused_by_its_name(tmp_path: Path) -> None:
     class Counts(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:

@@ -17,53 +17,31 @@ from headrace.catalog.pt2_calls import NotServedError, names_in
 
 _NO_GRAD = "torch.ops.higher_order.wrap_with_set_grad_enabled"
 _VIEWS = frozenset(
-    [
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "t",
-        "expand",
-        "select",
-        "slice",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "unflatten",
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "narrow",
-        "detach",
-        "alias",
-        "contiguous",
-        "to",
-        "type_as",
-        "dropout",
-        "feature_dropout",
-        "as_strided",
-        "diagonal",
-        "movedim",
-        "view_as",
-        "expand_as",
-        "swapaxes",
-        "swapdims",
-        "tensor_split",
-        "real",
-        "numpy_T",
-        "mT",
-        "adjoint",
-        "unfold",
-        "lift_fresh",
-        "atleast_1d",
-        "broadcast_to",
-        "hsplit",
-        "vsplit",
-        "_unsafe_view",
-    ]
+    """
+    view reshape transpose permute t expand select slice squeeze unsqueeze flatten unflatten
+    chunk split split_with_sizes unbind narrow detach alias contiguous to type_as dropout
+    feature_dropout as_strided diagonal movedim view_as expand_as swapaxes swapdims tensor_split
+    real numpy_T mT adjoint unfold lift_fresh atleast_1d broadcast_to hsplit vsplit _unsafe_view
+    """.split()
 )
-"""Operators whose result may share memory with their first argument."""
+"""Operators whose result may share memory with their first argument, and with no other."""
+_FRESH = frozenset(
+    """
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution linear
+    addmm mm bmm baddbmm matmul add sub rsub mul div neg reciprocal pow sqrt rsqrt exp log abs
+    sin cos erf floor ceil round batch_norm layer_norm group_norm instance_norm
+    _native_batch_norm_legit_no_training native_layer_norm native_group_norm relu relu6
+    leaky_relu prelu elu selu celu gelu silu mish hardswish hardsigmoid hardtanh softplus
+    sigmoid tanh clamp clamp_min clamp_max softmax log_softmax _softmax _log_softmax max_pool1d
+    max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool2d mean sum var amax
+    amin argmax argmin cat stack clone embedding where masked_fill index index_select gather
+    topk cumsum scatter copy fill scaled_dot_product_attention maximum minimum eq ne lt le gt ge
+    isnan logical_not logical_and logical_or zeros_like ones_like full_like sym_size sym_numel
+    _assert_tensor_metadata
+    """.split()
+)
+"""Operators whose result never shares memory with an argument; of any other it is taken to share
+memory with all of them."""
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +94,17 @@ class Call:
     target: str
     arguments: list[Argument]
     writes: list[str]
+
+    @property
+    def tensors(self) -> list[str]:
+        """What it reads, without whole numbers."""
+        return [
+            name
+            for argument in self.arguments
+            for kind, value in argument.arg.items()
+            if kind.startswith(("as_tensor", "as_optional_tensor"))
+            for name in names_in({kind: value})
+        ]
 
     @property
     def reads(self) -> list[str]:
@@ -189,7 +178,8 @@ def pure(
 ) -> tuple[list[Call], list[str]]:
     """Calls and outputs without operators that overwrite their argument.
 
-    A tensor's family is all that may share its memory. After `x.add_(y)` the new tensor takes x's
+    A tensor's family is all that may share its memory: whatever an operator made that is not known
+    to make new memory is of its arguments' family. After `x.add_(y)` the new tensor takes x's
     name in what follows; that is the same as overwriting if nothing else of x's family is read,
     none of it is an input or a weight, and y has x's element type, which overwriting keeps.
 
@@ -221,9 +211,18 @@ def pure(
             last_read[new] = max(last_read.get(new, -1), last_read.get(old, -1))
             renamed |= {key: new for key, value in renamed.items() if value == old} | {old: new}
             call.target = f"torch.ops.aten.{name.removesuffix('_')}.{overload}"
-        elif name in _VIEWS and reads:
-            members = family.setdefault(reads[0], {reads[0]})
-            members.update(call.writes)
-            family.update(dict.fromkeys(call.writes, members))
+        elif name not in _FRESH:
+            shared = call.tensors[:1] if name in _VIEWS else call.tensors
+            _join(family, {*shared, *call.writes} - {""})
         found.append(call)
     return found, [renamed.get(name, name) for name in outputs]
+
+
+def _join(family: dict[str, set[str]], names: set[str]) -> None:
+    """Make one family of those of some names; the smaller ones join the largest."""
+    families = [family.setdefault(name, {name}) for name in names]
+    members = max(families, key=len, default=set[str]())
+    for joining in families:
+        if joining is not members:
+            members |= joining
+            family.update(dict.fromkeys(joining, members))
