@@ -242,6 +242,25 @@ def test_a_view_that_is_read_after_its_tensor_was_overwritten_is_refused(
         load_graph(tmp_path / "m.pt2")
 
 
+def test_an_element_type_that_overwriting_would_keep_is_seen_where_gradients_are_off(
+    tmp_path: Path,
+) -> None:
+    class Wraps(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("shift", torch.full((4,), 200))
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                small = (x * 50).abs().to(torch.uint8).clone()
+                small.add_(self.shift)
+                return small.float() * 2
+
+    torch.export.save(torch.export.export(Wraps(), (torch.ones(2, 4),)), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match="overwrites"):
+        load_graph(tmp_path / "m.pt2")
+
+
 def test_activations_and_residuals_in_place_are_served(tmp_path: Path) -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)),

@@ -46,6 +46,7 @@ from headrace.catalog.pt2_program import (
     Limits,
     Program,
     Signature,
+    element_types,
     flattened,
     pure,
 )
@@ -110,9 +111,8 @@ def _built(build: _Build) -> Any:
     given = _declare_inputs(build, graph, signature)
     outputs = _output_names(signature)
     calls = flattened(graph.nodes)
-    dtypes = {name: meta.dtype for name, meta in graph.tensor_values.items()}
     kept = {name for value in graph.inputs for name in names_in(value)}
-    calls, outputs = pure(calls, outputs, kept, dtypes)
+    calls, outputs = pure(calls, outputs, kept, element_types(graph))
     calls = needed(calls, outputs)
     for call in calls:
         _add_call(build, graph, call)

@@ -129,6 +129,16 @@ def flattened(nodes: Iterable[Node]) -> list[Call]:
     return calls
 
 
+def element_types(graph: Graph) -> dict[str, int]:
+    """The schema's number of every tensor's element type, those of inlined subgraphs too."""
+    types: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.target == _NO_GRAD:
+            inner = msgspec.convert(node.inputs[1].arg["as_graph"]["graph"], Graph)
+            types |= element_types(inner)
+    return types | {name: meta.dtype for name, meta in graph.tensor_values.items()}
+
+
 def _name(value: dict[str, Any]) -> str:
     """The first that it has.
 
@@ -200,9 +210,9 @@ def pure(
                 raise NotServedError(f"operator {call.target[:100]!r}")
             old, new = reads[0], call.writes[0]
             others = family.get(old, set()) - {old}
-            kinds = {dtypes.get(value) for value in original.reads if value in dtypes}
+            kinds = {dtypes.get(value) for value in original.tensors}
             read_later = any(last_read.get(other, -1) > index for other in others)
-            if given & {old, *others} or read_later or len(kinds) != 1:
+            if given & {old, *others} or read_later or len(kinds) != 1 or None in kinds:
                 raise NotServedError(
                     f"operator {call.target!r}, which overwrites a tensor that is used otherwise;"
                     " ep = ep.run_decompositions({}) before torch.export.save avoids it, unless it"
