@@ -194,6 +194,19 @@ def test_a_batch_beyond_what_was_exported_is_refused(small: Path) -> None:
         answers(small, np.zeros((65, 3, 64, 64), np.float32))
 
 
+def test_a_length_below_what_was_exported_is_refused(tmp_path: Path) -> None:
+    class Branches(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.sum(1) if x.shape[1] > 10 else -x.sum(1)
+
+    length = torch.export.Dim("length", min=11, max=256)
+    exported = torch.export.export(Branches(), (torch.zeros(2, 16),), dynamic_shapes=({1: length},))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    assert answers(tmp_path / "m.pt2", np.ones((2, 11), np.float32))[0].tolist() == [11, 11]
+    with pytest.raises(ModelError, match=r"exported for \[2, 11\.\.256\]"):
+        answers(tmp_path / "m.pt2", np.ones((2, 5), np.float32))
+
+
 def test_an_overwritten_tensor_that_is_read_again_is_refused(tmp_path: Path) -> None:
     class Twice(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:

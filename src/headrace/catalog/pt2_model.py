@@ -9,7 +9,7 @@ and its weights become references into the archive, whose entries are not compre
              that `pt2_sizes` can answer it from the batch
 
 What an export promises of its inputs' sizes is kept: a dimension that was not exported as dynamic
-has its one size, and a dynamic one its largest (`EXPECT`).
+has its one size, and a dynamic one its least and largest (`EXPECT`).
 """
 
 from collections.abc import Sequence
@@ -165,7 +165,9 @@ def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
             symbol = size["as_expr"]["expr_str"]
             dims.append(f"dim{len(dims)}")
             limits = build.program.range_constraints.get(_symbol_name(symbol), Limits())
-            least.append(0)
+            # PyTorch states 2 where it looked at sizes other than 0 and 1 alone.
+            low = limits.min_val or 0
+            least.append(low if low > 2 else 0)
             most.append(min(limits.max_val or MAX_DIM, MAX_DIM))
     info = onnx.helper.make_tensor_value_info(name, elem_type(dtype), dims)
     build.model.graph.input.append(info)

@@ -79,6 +79,7 @@ class Version(msgspec.Struct, frozen=True, gc=False):
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
     max_val: int | None = None
+    min_val: int | None = None
 
 
 class Program(msgspec.Struct, frozen=True, gc=False):

@@ -423,7 +423,8 @@ def _expected(tensor: Any, name: str, least: Sequence[int], most: Sequence[int])
     )
     if not fits:
         wanted = [
-            str(low) if low == high else f"0..{high}" for low, high in zip(least, most, strict=True)
+            str(low) if low == high else f"{low}..{high}"
+            for low, high in zip(least, most, strict=True)
         ]
         raise ModelError(
             f"input {name!r} is {list(shape)}, but was exported for [{', '.join(wanted)}]"
