@@ -36,7 +36,11 @@ _FRESH = frozenset(
     max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool2d mean sum var amax
     amin argmax argmin cat stack clone embedding where masked_fill index index_select gather
     topk cumsum scatter copy fill scaled_dot_product_attention maximum minimum eq ne lt le gt ge
-    isnan logical_not logical_and logical_or zeros_like ones_like full_like sym_size sym_numel
+    isnan logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or log1p log2 expm1
+    square addcmul max min sort glu tril triu flip roll repeat constant_pad_nd pad lstm gru
+    upsample_nearest1d upsample_nearest2d upsample_linear1d upsample_bilinear2d
+    upsample_bicubic2d adaptive_avg_pool1d adaptive_avg_pool3d max_pool2d_with_indices
+    zeros ones full arange zeros_like ones_like full_like sym_size sym_numel
     _assert_tensor_metadata
     """.split()
 )
