@@ -23,6 +23,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from math import inf, isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,7 +230,9 @@ def check_starts(network: Network, rounds: int = ROUNDS) -> dict[str, StageStart
 
 
 def _error(found: Any, wanted: Any) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9))
+    """Infinite where it is no number, which is never larger than another."""
+    error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9))
+    return inf if isnan(error) else error
 
 
 def serve_many(

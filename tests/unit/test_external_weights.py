@@ -17,7 +17,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
-from headrace.executors.onnx_session import open_session
+from headrace.executors.onnx_session import open_session, runs_on_gpus
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from helpers.onnx_models import chain_model, refer, saved, saved_beside
@@ -263,3 +263,11 @@ def test_more_files_than_may_be_open_are_refused(path: Path) -> None:
         model.graph.initializer.append(tensor)
 
     assert "in more than 512 files" in refusal(saved(model, path))
+
+
+def test_a_model_that_was_to_be_on_a_gpu_is_not_run_on_the_cpu_instead(tmp_path: Path) -> None:
+    if runs_on_gpus():
+        pytest.skip("this ONNX Runtime has a GPU")
+    path = saved(chain_model(layers=1, width=4), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="needs  CUDAExecutionProvider"):
+        open_session(path, gpu=0)

@@ -80,7 +80,8 @@ def open_session(
         An `onnxruntime.InferenceSession`.
 
     Raises:
-        ModelError: ONNX Runtime refuses the model, or a file of its weights has changed.
+        ModelError: ONNX Runtime refuses the model or has no such GPU, or a file of its weights has
+            changed.
     """
     import onnxruntime as ort
 
@@ -117,6 +118,16 @@ def open_session(
         session = ort.InferenceSession(source, options, providers=_providers(gpu))
     except Exception as error:  # ONNX Runtime's errors share no base of their own
         raise ModelError(f"ONNX Runtime cannot open {where}: {first_line(error)}") from error
+    if gpu is not None and _CUDA not in session.get_providers():
+        # It says nothing and runs on the CPU where libraries of the GPU are missing or of another
+        # version.
+        raise ModelError(
+            f"ONNX Runtime does not open {where} on GPU {gpu}\n"
+            f"  needs  {_CUDA}, with the libraries of CUDA and cuDNN that it was built with\n"
+            f"  has    {', '.join(session.get_providers())}\n"
+            "  try    python -c 'import onnxruntime; onnxruntime.preload_dlls()', which names"
+            " what is missing"
+        )
     if cores:
         os.sched_setaffinity(0, cores[:1])
     if weights is not None:
