@@ -130,6 +130,12 @@ class Sequence:
     """None: not started."""
     waiting: deque[WaitingStep] = field(default_factory=deque)
 
+    @property
+    def unanswered(self) -> int:
+        """Steps that wait or are under way. The first has ended already while its client is told,
+        who may ask for the next one before it returns."""
+        return len(self.waiting) - (bool(self.waiting) and self.waiting[0].ended)
+
 
 class Sequences:
     """All sequences of one model. Made anew for a model with other tensors only."""
@@ -192,7 +198,7 @@ class Sequences:
                 end(self._refused(f"{len(self._open)} sequences are open, and no more may be"))
                 return None
             sequence = self._open[step.sequence] = Sequence(step.sequence)
-        elif len(sequence.waiting) >= MAX_WAITING:
+        elif sequence.unanswered >= MAX_WAITING:
             end(self._refused(f"{MAX_WAITING} steps of the sequence wait already"))
             return None
         waiting = WaitingStep(step, inputs, begin, end, invalid, self, sequence)
