@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_messages import Limits
+from helpers.crumbs import crumbling_crowd
 from helpers.gateway import Bench, Client, FakeEngine, get, post, served_model
 
 INFER = "/v2/models/picture/infer"
@@ -104,8 +105,9 @@ def test_a_body_that_does_not_come_in_time_is_ended_and_what_still_comes_thrown_
     assert not own.engine.submitted
 
 
-def test_a_large_body_in_crumbs_is_read_ever_more_seldom() -> None:
+def test_a_large_body_in_crumbs_is_read_ever_more_seldom_in_a_crowd() -> None:
     own = bench()
+    crumbling_crowd(own)
     client = own.connect()
     client.send(picture()[:100_000])
     for at in range(100_000, 100_004):

@@ -338,38 +338,6 @@ def test_each_byte_of_a_trickle_buys_no_more_time() -> None:
     assert client.reply().status == 408
 
 
-def test_a_request_in_crumbs_is_read_ever_more_seldom_and_answered_all_the_same() -> None:
-    bench = Bench(limits=Limits(head_timeout_s=1000))
-    client = bench.connect()
-    dozes_s, now_s = list[float](), 0.0
-    for byte in get("/v2"):
-        client.send(bytes([byte]))
-        if not client.transport.reading:
-            dozes_s.append(client.connection.wakes_s - now_s)
-            bench.server.sweep(client.connection.wakes_s - 0.1)
-            assert not client.transport.reading
-            now_s = client.connection.wakes_s
-            bench.server.sweep(now_s)
-            assert client.transport.reading
-    # The first three, and the one that completes it, are read at once.
-    assert dozes_s == pytest.approx([0.4, 0.8, 1.6] + [3.2] * (len(get("/v2")) - 7))
-    assert client.reply().status == 200
-
-
-def test_a_request_in_a_few_pieces_is_read_at_once() -> None:
-    bench = Bench()
-    client = bench.connect()
-    request = get("/v2")
-    for start in range(0, len(request), 12):
-        client.send(request[start : start + 12])
-    assert client.transport.reading
-    assert client.reply().status == 200
-    for _ in range(20):
-        client.send(request[:20])
-        client.send(request[20:])
-        assert client.transport.reading, "each whole request begins anew"
-
-
 def test_an_idle_connection_is_closed_without_a_word() -> None:
     bench = Bench(limits=Limits(idle_timeout_s=5))
     client = bench.connect()

@@ -117,6 +117,7 @@ class HttpConnection(HttpReader):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._forget_crumbs()
         self._deaf = True
         self.deadline_s = NEVER
         self._release(self._incoming)

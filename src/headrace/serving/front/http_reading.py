@@ -14,9 +14,10 @@ it comes in, the body by its announced length and by what really comes, what fra
 before it hands it on.
 
 Turns. The loop hands over up to 2 MB of one connection at once. Where that comes in many small
-pieces, such as chunks of a byte, others have their turn after each read (`_TURN_PIECES`). A request
-that comes in crumbs is read ever more seldom, so that 1,100 connections that send a byte now and
-then do not hold up the loop (`_note_crumb`).
+pieces, such as chunks of a byte, others have their turn after each read (`_TURN_PIECES`). Where a
+crowd of connections sends requests in crumbs, each is read ever more seldom, so that 1,100 of them
+do not hold up the loop (`_note_crumb`). One alone, as clients are that write a head line by line or
+a body as it is made, is read at once; and a pause of ours uses up no request's time.
 """
 
 from abc import abstractmethod
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.front.http_body import LEAST_BYTES, BodyInPlace
 from headrace.serving.front.http_exchange import (
     HttpExchange,
@@ -71,7 +73,10 @@ _TURN_PIECES = 1 << 10
 _MESSAGE_PIECES = 16
 """That a message takes as long as."""
 _CRUMB_BYTES = 64
-_CRUMBS_AT_ONCE = 4
+_CRUMBS_AT_ONCE, _CRUMBS_ALONE = 4, 1_000
+"""Of one request, that are read at once in a crowd, and without one."""
+_CROWD = 64
+"""Connections with so many crumbs each: a turn of the loop reads them all within 1 ms."""
 _DOZE_S, _DOUBLED_MOST = 0.4, 3
 """Between two reads of a connection that sends crumbs: 0.4, 0.8, 1.6 and then 3.2 s, in sweeps."""
 
@@ -88,6 +93,7 @@ class HttpReader(TcpConnection):
         "_bare_bytes",
         "_crumbs",
         "_deaf",
+        "_dozes",
         "_fields",
         "_handler",
         "_in_place",
@@ -129,7 +135,9 @@ class HttpReader(TcpConnection):
         """It is read again after others had theirs."""
         self.deadline_s = server.tick_s + server.limits.idle_timeout_s
         self._crumbs = 0
-        """Reads in a row that brought next to nothing of a request that is half sent."""
+        """Reads that brought next to nothing of the request that is half sent."""
+        self._dozes = 0
+        """In that request."""
         self.wakes_s = NEVER
         """When a connection that is not read for its crumbs is read again."""
 
@@ -174,7 +182,7 @@ class HttpReader(TcpConnection):
                 in_head = self._reading == HEAD
                 self._refuse((head_too_large if in_head else frames_too_large)(self._limits))
             elif self._reading == IDLE:
-                self._crumbs = 0
+                self._forget_crumbs()
             elif len(data) < _CRUMB_BYTES:
                 self._note_crumb()
             elif self._reading == BODY:
@@ -216,7 +224,7 @@ class HttpReader(TcpConnection):
             self._in_place, self._place = None, self._server.buffer
             # It has not seen this body, and begins anew behind it.
             self._parser = httptools.HttpRequestParser(self)
-            self._crumbs = 0
+            self._forget_crumbs()
             self.on_message_complete()
         elif count_bytes < _CRUMB_BYTES:
             self._note_crumb()
@@ -246,17 +254,29 @@ class HttpReader(TcpConnection):
             self.transport.resume_reading()
 
     def _note_crumb(self) -> None:
-        """Whoever sends a request byte by byte is read ever more seldom: a crowd of them would hold
-        up the loop for others."""
+        """Whoever sends a request byte by byte is read ever more seldom while a crowd does so,
+        which would hold up the loop for others; alone, only after very many."""
         self._crumbs += 1
-        doubled = self._crumbs - _CRUMBS_AT_ONCE
-        if doubled >= 0 and not self.transport.is_closing():
-            self.wakes_s = self._server.tick_s + _DOZE_S * (1 << min(doubled, _DOUBLED_MOST))
+        if self._crumbs < _CRUMBS_AT_ONCE or self.transport.is_closing():
+            return
+        crumbling = self._server.crumbling
+        crumbling.add(self)
+        if len(crumbling) > _CROWD or self._crumbs >= _CRUMBS_ALONE:
+            doze_s = _DOZE_S * (1 << min(self._dozes, _DOUBLED_MOST))
+            self._dozes += 1
+            self.wakes_s = self._server.tick_s + doze_s
             self.transport.pause_reading()
 
+    def _forget_crumbs(self) -> None:
+        """The request is whole, or refused."""
+        if self._crumbs:
+            self._crumbs = self._dozes = 0
+            self._server.crumbling.discard(self)
+
     def wake(self) -> None:
-        """Read again."""
+        """Read again. What comes next has not waited for a busy loop until now, but for us."""
         self.wakes_s = NEVER
+        self._rested_until_us = monotonic_us()
         self._resume_reading()
 
     # -- the parser's side ------------------------------------------------------------------
@@ -369,6 +389,7 @@ class HttpReader(TcpConnection):
 
     def _refuse(self, response: Response) -> None:
         """Queue this response as the connection's last one; nothing more is read."""
+        self._forget_crumbs()
         exchange = self._incoming
         self._in_place, self._place = None, self._server.buffer
         exchange.refusal = response

@@ -11,6 +11,7 @@ from headrace.serving.front.arrivals import Arrivals
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import Handler
 from headrace.serving.front.http_messages import Limits
+from headrace.serving.front.http_reading import HttpReader
 from headrace.serving.front.seats import Seated, Seats
 
 log = logging.getLogger("headrace.http")
@@ -134,6 +135,8 @@ class HttpServer(Connections[HttpConnection]):
     ) -> None:
         super().__init__(limits, soon, _HTTP_READ_BYTES)
         self.handler = handler
+        self.crumbling: set[HttpReader] = set()
+        """Those with a request that comes in crumbs."""
 
     def connect(self) -> HttpConnection:
         return HttpConnection(self)

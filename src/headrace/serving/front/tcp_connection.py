@@ -24,6 +24,7 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         "_early",
         "_ends",
         "_place",
+        "_rested_until_us",
         "_shared",
         "_socket",
         "_untaken_bytes",
@@ -72,6 +73,8 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """That the client had still to take when its time to do so began."""
         self._waited = False
         """What is read next waited because we did not read."""
+        self._rested_until_us = 0
+        """Until then we did not read for a reason that is no request's: none has arrived before."""
         self._early: list[bytes] = []
         """Sent before the peer was known."""
         self._place = server.buffer
@@ -127,8 +130,11 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """Its seat is needed by another."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self.arrived_at_us = self._shared.arrivals.before_read(self._socket, self._waited)
-        self._waited = False
+        arrived_at_us = self._shared.arrivals.before_read(self._socket, self._waited)
+        if self._waited:
+            self._waited = False
+            arrived_at_us = max(arrived_at_us, self._rested_until_us)
+        self.arrived_at_us = arrived_at_us
         return self._place
 
     def buffer_updated(self, nbytes: int) -> None:
