@@ -242,7 +242,11 @@ def test_what_runs_alone_is_not_estimated_and_the_error_says_why(tmp_path: Path)
 
 
 def influence_of(run: Any, items: NDArray[Any], max_batch: int = 4) -> Influence:
-    spec = TensorSpec(name="x", dtype=items.dtype.name, item_shape=items.shape[1:])
+    spec = TensorSpec(
+        name="x",
+        dtype="bytes" if items.dtype == object else items.dtype.name,
+        item_shape=items.shape[1:],
+    )
     return influence_between(run, [spec], [spec], {"x": items}, max_batch)
 
 
@@ -265,6 +269,29 @@ def test_companions_are_quiet_and_loud_and_keep_to_whole_numbers_that_were_given
     assert set(floats.ravel()) == {0.5, -2, 0, 1500, -1000}
     small = np.concatenate([batch for batch in tried if batch.dtype == np.uint8])
     assert set(small.ravel()) == {0, 3, 7, 255}
+
+
+def test_companions_of_texts_are_empty_and_long_and_sound_is_as_loud_as_it_can_be() -> None:
+    def lengths(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        found = np.array([len(str(text)) for text in items["x"][:count]])
+        return {"x": found / max(found.max(), 1)}
+
+    def peaks(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        x = items["x"][:count].astype(np.float64)
+        return {"x": x / max(np.abs(x).max(), 1)}
+
+    texts = np.array(["as many", "letters"], dtype=object)
+    sound = np.array([[0, 1], [1, 0]], np.int16)
+    for run, items in ((lengths, texts), (peaks, sound)):
+        assert influence_of(run, items).by_companions > 0.5
+
+
+def test_one_item_of_whole_numbers_is_paired_with_its_numbers_in_another_order() -> None:
+    def centred(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        x = items["x"][:count].astype(np.float64)
+        return {"x": x - x.mean(axis=0)}
+
+    assert influence_of(centred, np.array([[3, 4, 5]])).by_companions > 0.1
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["those behind", "those before"])

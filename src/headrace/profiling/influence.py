@@ -48,6 +48,8 @@ ROUNDING_TOLERATED = 5e-2
 """Relative changes of an answer, by what is in its batch, and by how much is or by its place there,
 where it is rounded otherwise: each request is run alone beyond either."""
 LOUDER = 1000
+LONGER = 20
+"""Times, of texts."""
 SEED = 0
 
 Run = Callable[[Arrays, int], dict[str, NDArray[Any]] | str]
@@ -203,22 +205,26 @@ def _replaced(items: Arrays, others: Arrays, which: NDArray[np.bool_]) -> Arrays
 
 def _silent(items: Arrays) -> Arrays:
     """Nothing in them; of whole numbers the least that the items have at each place."""
-    return {
-        name: array * 0 if is_measured(array) else _throughout(array, np.minimum)
-        for name, array in items.items()
-    }
+    return {name: _emptied(array) for name, array in items.items()}
 
 
 def _loud(items: Arrays) -> Arrays:
-    """Far from the given ones in mean and in variance; of whole numbers the most that the items
-    have at each place: whether others are legal nobody knows."""
-    return {
-        name: _louder(array) if is_measured(array) else _throughout(array, np.maximum)
-        for name, array in items.items()
-    }
+    """Far from the given ones in mean and in variance; another item's text, many times; of whole
+    numbers the most that the items have at each place: whether others are legal nobody knows."""
+    return {name: _louder(array) for name, array in items.items()}
+
+
+def _emptied(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == object:
+        return np.full_like(array, "")
+    return array * 0 if is_measured(array) else _throughout(array, np.minimum)
 
 
 def _louder(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == object:
+        return (np.roll(array, 1, axis=0) + " ") * LONGER
+    if not is_measured(array):
+        return _throughout(array, np.maximum)
     if array.dtype.kind in "iu":
         return np.full_like(array, np.iinfo(array.dtype).max)
     with np.errstate(over="ignore"):
@@ -226,19 +232,21 @@ def _louder(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _throughout(array: NDArray[Any], extreme: np.ufunc) -> NDArray[Any]:
-    """An extreme of all items in place of each; texts, which have none, go to another item."""
-    if array.dtype == object:
-        return np.roll(array, 1, axis=0)
+    """An extreme of all items in place of each."""
     return np.broadcast_to(extreme.reduce(array, axis=0), array.shape)
 
 
 def _two_at_least(inputs: Sequence[TensorSpec], items: Arrays) -> Arrays:
-    """One item gets a random one beside it, whose whole numbers and texts are the same: some are
-    legal in few values only."""
+    """One item gets a random one beside it, whose whole numbers and texts are the same in another
+    order: some are legal in few values only."""
     if len(next(iter(items.values()))) > 1:
         return items
     other = random_items(inputs, 1, np.random.default_rng(SEED))
     return {
-        name: np.concatenate([array, array if array.dtype.kind in "iubO" else other[name]])
+        name: np.concatenate([array, _turned(array) if array.dtype.kind in "iubO" else other[name]])
         for name, array in items.items()
     }
+
+
+def _turned(array: NDArray[Any]) -> NDArray[Any]:
+    return np.roll(array, 1, axis=-1) if array.ndim > 1 else array

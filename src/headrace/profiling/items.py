@@ -87,9 +87,12 @@ def _random_texts(
 
 
 def is_measured(array: NDArray[Any]) -> bool:
-    """Sound or pictures; other integers may be places in a table, or say how large something is to
+    """Sound or pictures; longer integers may be places in a table, or say how large something is to
     be."""
-    return array.dtype.kind == "f" or array.dtype.name in ("uint8", "int8", "bfloat16")
+    return array.dtype.kind == "f" or array.dtype.name in _MEASURED
+
+
+_MEASURED = frozenset(["uint8", "int8", "uint16", "int16", "bfloat16"])
 
 
 def tiled(items: Arrays, count: int) -> dict[str, NDArray[Any]]:
