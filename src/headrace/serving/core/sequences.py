@@ -295,7 +295,7 @@ class Sequences:
             step.ended = True
             step.end(
                 self._refused(
-                    f"the step before it in sequence {_name(step.step)} has no answer; ask again"
+                    f"the step before it in sequence {name_of(step.step)} has no answer; ask again"
                     " from that one on",
                     "failed",
                 )
@@ -322,11 +322,12 @@ class Sequences:
 
     def _not_open(self, step: Step) -> InvalidError:
         return InvalidError(
-            f"sequence {_name(step)} of model {self._model.name!r} is not open: it was not started,"
-            f" has ended, or was idle for {self._idle_us / 1e6:g} s; its first request must have"
-            " sequence_start"
+            f"sequence {name_of(step)} of model {self._model.name!r} is not open: it was not"
+            f" started, has ended, or was idle for {self._idle_us / 1e6:g} s; its first request"
+            " must have sequence_start"
         )
 
 
-def _name(step: Step) -> str:
+def name_of(step: Step) -> str:
+    """Of its sequence, for sentences."""
     return quoted(step.sequence) if isinstance(step.sequence, str) else str(step.sequence)

@@ -22,6 +22,9 @@ Refusing while a request is half read: the rest of what the client sends is not 
 for a while (`_lingering_bytes`), because closing with bytes unread would reset the connection and
 take the answer with it.
 
+A step of a sequence that has no answer is its connection's last exchange where its client sends
+ahead: what follows was meant to follow that step, and none of it is read (`leads`).
+
 A general framework costs more per request than the whole answer of a small model, see
 `docs/decisions/`.
 """
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from headrace.serving.front.http_server import HttpServer
 
 
+_NO_ANSWER = 400
+"""From this status on."""
 _LEFT = (
     "the client closed its side of the connection before its answer, which is taken for leaving: it"
     " gets none"
@@ -158,6 +163,9 @@ class HttpConnection(HttpReader):
         self._release(exchange)
         server = self._server
         last = not exchange.keep_alive or server.closing or self.in_reserve
+        if exchange.leads and response.status >= _NO_ANSWER and self._is_ahead():
+            self._stop_reading()
+            last = True
         pieces = response.encode(not last, head_only=exchange.method == b"HEAD")
         if len(pieces) == 1:
             self.transport.write(pieces[0])
@@ -165,6 +173,9 @@ class HttpConnection(HttpReader):
             self.transport.writelines(pieces)
         if last:
             self._close()
+            if self._read_paused:
+                self._read_paused = False
+                self._resume_reading()
             return
         self._ask_for_body()
         if not self._advancing and (self._queue or self._read_paused):
@@ -172,6 +183,11 @@ class HttpConnection(HttpReader):
         elif self._reading == IDLE and not self._write_paused:
             self.deadline_s = server.tick_s + self._limits.idle_timeout_s
             server.seats.active(self)
+
+    def _is_ahead(self) -> bool:
+        """Whether its client does not wait for an answer before it sends the next request."""
+        read = self._sends_ahead or bool(self._queue) or self._reading != IDLE
+        return read or self.has_unread()
 
     def replace_body(self, exchange: HttpExchange, body: bytes) -> bool:
         """See `HttpExchange.replace_body`."""

@@ -53,6 +53,8 @@ class HttpExchange(msgspec.Struct, eq=False):
     """Its client has not been told yet that it may send the body."""
     must_name_host: bool = True
     """HTTP/1.0 has no Host, and no browser speaks it whose page could be of another origin."""
+    leads: bool = False
+    """What its client sends behind it may build on its answer, as a step of a sequence does."""
     refusal: Response | None = None
     """Decided before the request was complete."""
     work: Any = None

@@ -104,6 +104,7 @@ class HttpReader(TcpConnection):
         "_queue",
         "_read_paused",
         "_reading",
+        "_sends_ahead",
         "_server",
         "current",
         "wakes_s",
@@ -129,6 +130,8 @@ class HttpReader(TcpConnection):
         """No more requests are read: the last response closes the connection."""
         self._read_paused = False
         """Enough waits to be answered."""
+        self._sends_ahead = False
+        """It has sent a request before the answer to the one before."""
         self._pieces = 0
         """That were read since others had their turn."""
         self._awaits_turn = False
@@ -381,6 +384,8 @@ class HttpReader(TcpConnection):
             return
         self._pieces += _MESSAGE_PIECES
         self._incoming.arrived_at_us = self.arrived_at_us
+        if self.current is not None or self._queue:
+            self._sends_ahead = True
         self._queue.append(self._incoming)
         self._incoming = self._expect()
         self._reading = IDLE
@@ -389,15 +394,19 @@ class HttpReader(TcpConnection):
 
     def _refuse(self, response: Response) -> None:
         """Queue this response as the connection's last one; nothing more is read."""
-        self._forget_crumbs()
         exchange = self._incoming
-        self._in_place, self._place = None, self._server.buffer
         exchange.refusal = response
         exchange.keep_alive = False
-        self._deaf = True
-        self.deadline_s = NEVER
+        self._stop_reading()
         self._queue.append(exchange)
         self._incoming = self._expect()
+
+    def _stop_reading(self) -> None:
+        """What still comes is thrown away."""
+        self._forget_crumbs()
+        self._in_place, self._place = None, self._server.buffer
+        self._deaf = True
+        self.deadline_s = NEVER
 
     def _refuse_and_stop(self, response: Response) -> None:
         self._refuse(response)

@@ -73,6 +73,7 @@ class InferenceHandler:
         self.codec = codec_of(core.signature(model), limits)
         served = core.signature(model).model
         self._most_bytes = served.max_items * sum(served.input_item_bytes)
+        self._keeps_state = served.sequence_idle_us is not None
         self._in_items = f", which {served.max_items} items have{fewer_items(served)}"
         if served.app:
             self._most_bytes = limits.body_bytes  # its tensors are of any length
@@ -84,6 +85,7 @@ class InferenceHandler:
     def admit(self, exchange: HttpExchange) -> Response | None:
         """What the head alone tells: which model, and with binary tensors how large they are. A
         timeout and a priority stand in the body."""
+        exchange.leads = self._keeps_state
         headers = exchange.headers
         length, json_length = headers.get(b"content-length"), headers.get(_JSON_LENGTH)
         if length is None or json_length is None or b"content-encoding" in headers:

@@ -130,6 +130,13 @@ class MessageCodec:
         wanted = self._wanted(request.outputs) if request.outputs else self._all
         return Ask(inputs, timeout_us, priority or 0, request.id, wanted, final, step)
 
+    def step_of(self, parts: Parts) -> Step | None:
+        """Which step the request is, even where `decode` refuses it; None: it does not say."""
+        try:
+            return _step(self.signature.model, _parse(parts).parameters)
+        except InvalidError:
+            return None
+
     def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
         """The data of one tensor whose shape was checked; see `Signature.check`."""
         if layout.strings:

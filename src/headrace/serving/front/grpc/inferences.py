@@ -2,7 +2,7 @@
 
 A stream's inferences are under way at once, up to `Limits.calls_streamed`, and answered in the
 order in which they were asked; what comes beyond waits, and the client's window with it. One that
-has no answer gets `error_message`, and the stream goes on.
+has no answer gets `error_message`, and the stream goes on; its sequence does not (`sequence_gaps`).
 """
 
 from collections import deque
@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 
 from headrace.serving.core.protocol import Cancellable, Ending, Invalid, ProtocolCore
+from headrace.serving.core.sequence_gaps import SequenceGaps
+from headrace.serving.core.sequences import Step
 from headrace.serving.core.signature import InvalidError
 from headrace.serving.engine.inference import Answer
 from headrace.serving.engine.timer import monotonic_us
@@ -43,7 +45,7 @@ DRAINING = Status(UNAVAILABLE, "the server is shutting down")
 class GrpcInference:
     """One inference asked for over gRPC; a `core.protocol.Client`."""
 
-    __slots__ = ("_ask", "_codec", "_parts", "_tell", "_timeout_us")
+    __slots__ = ("_ask", "_codec", "_gaps", "_parts", "_step", "_tell", "_timeout_us")
 
     def __init__(
         self,
@@ -51,16 +53,29 @@ class GrpcInference:
         parts: Parts,
         timeout_us: int | None,
         tell: Tell,
+        gaps: SequenceGaps | None = None,
     ) -> None:
+        """`gaps`: in the stream that it belongs to."""
         self._codec = codec
+        self._gaps = gaps
         self._parts = parts
         self._timeout_us = timeout_us
         self._tell = tell
         self._ask: Ask | None = None
+        self._step: Step | None = None
 
     def read(self) -> Ask:
-        self._ask = self._codec.decode(self._parts, self._timeout_us)
-        return self._ask
+        parts, gaps = self._parts, self._gaps
+        try:
+            ask = self._ask = self._codec.decode(parts, self._timeout_us)
+        except InvalidError:
+            # It may be a step however wrong the rest of it is.
+            self._step = None if gaps is None else self._codec.step_of(parts)
+            raise
+        self._step = ask.step
+        if gaps is not None and ask.step is not None:
+            gaps.check(parts.model, ask.step)
+        return ask
 
     def end(self, ending: Ending) -> bool:
         # The engine may be in the middle of a batch: nothing must reach it from here.
@@ -74,6 +89,9 @@ class GrpcInference:
                 outcome = status_of(ending)
         except Exception:
             outcome, told = internal_error(), False
+        if self._gaps is not None and self._step is not None and isinstance(outcome, Status):
+            # Before its client is told: the stream may go on from there.
+            self._gaps.add(self._parts.model, self._step)
         try:
             self._tell(self._parts.id, outcome)
         except Exception:
@@ -103,8 +121,14 @@ class Inferences:
             for name, signature in known.items()
         }
 
-    def submit(self, call: Call, body: Body, tell: Tell) -> Cancellable | None:
-        """One message. Returns what can be cancelled; None: it was told already."""
+    def submit(
+        self, call: Call, body: Body, tell: Tell, gaps: SequenceGaps | None = None
+    ) -> Cancellable | None:
+        """One message. Returns what can be cancelled; None: it was told already.
+
+        Args:
+            gaps: in the stream; None: the message is alone.
+        """
         core = self._core
         try:
             parts = take_apart(body, self.limits.json_bytes)
@@ -125,7 +149,8 @@ class Inferences:
         arrived_at_us = call.arrived_at_us
         if call.deadline_at_us is not None:
             timeout_us = call.deadline_at_us - (arrived_at_us or monotonic_us())
-        client, connection = GrpcInference(codec, parts, timeout_us, tell), call.connection
+        client = GrpcInference(codec, parts, timeout_us, tell, gaps)
+        connection = call.connection
         try:
             return core.submit(
                 parts.model, client, connection.number, connection.owner, arrived_at_us
@@ -207,6 +232,7 @@ class InferenceStream:
         self._inferences = inferences
         self._asked: deque[_Asked] = deque()
         """In order; the first is answered first."""
+        self._gaps = SequenceGaps()
         self._waiting: deque[tuple[Body, bool]] = deque()
         self._inflating = False
         self._advancing = False
@@ -260,7 +286,9 @@ class InferenceStream:
     def _start(self, body: Body) -> None:
         asked = _Asked(len(body) + MESSAGE_BYTES)
         self._asked.append(asked)
-        asked.submission = self._inferences.submit(self._call, body, partial(self._told, asked))
+        asked.submission = self._inferences.submit(
+            self._call, body, partial(self._told, asked), self._gaps
+        )
 
     def _told(self, asked: _Asked, name: str, outcome: Outcome) -> None:
         asked.outcome = _error(outcome, name) if isinstance(outcome, Status) else _wrapped(outcome)
