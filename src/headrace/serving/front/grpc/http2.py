@@ -6,7 +6,7 @@ A connection carries many calls at once, each on a stream of its own:
        └▶ refused          └──────── RST_STREAM, connection lost ─────▶ abandoned
 
 This file knows frames and no inference: a `Handler` does. Reading: every frame is bounded by
-`_FRAME_BYTES`, a header block by `Limits.head_bytes` however many frames it comes in, a message
+`_FRAME_BYTES`, a header block (`request_heads`) however many frames it comes in, a message
 by its announced length, all messages together by `buffered_bytes`, calls by number
 (`Limits.calls`, announced to the peer). Memory is taken only after the check.
 
@@ -316,7 +316,7 @@ class Http2Connection(TcpConnection):
             self._on_head(stream, self._block_of[1], bytes(block))
 
     def _check_block(self, block: bytes | bytearray) -> None:
-        if len(block) > self.limits.head_bytes:
+        if len(block) > self._decoder.most_bytes:
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "the header block is too large")
 
     def _on_head(self, stream: int, flags: int, block: bytes) -> None:
@@ -326,7 +326,7 @@ class Http2Connection(TcpConnection):
         try:
             headers = self._decoder.decode(block)
         except MalformedError as error:
-            headers, malformed = {}, Status(INVALID_ARGUMENT, str(error))
+            headers, malformed = {}, Status(error.code, str(error))
         call = self.calls.get(stream)
         if call is not None and not call.whole:
             if not ends:

@@ -11,6 +11,7 @@ import re
 from hpack import Decoder, HPACKError
 
 from headrace.serving.front.grpc.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
+from headrace.serving.front.grpc.status import INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 
 Headers = dict[bytes, bytes]
 
@@ -30,6 +31,11 @@ _ONCE = frozenset(
 """Fields that decide how a call is read or who sent it: two of them are one too many."""
 _UNIT_US = {b"H": 3_600_000_000, b"M": 60_000_000, b"S": 1_000_000, b"m": 1_000, b"u": 1}
 _KEPT_MAX = 64
+_FIELD_BYTES = 32
+_READ_TIMES = 2
+"""How much larger than a call's a block may be that is read. Proxies carry the calls of many
+clients on one connection, and let up to 60 KiB pass (Envoy); 64 KiB of Huffman code take
+20 ms to read."""
 _RESIZED_THRICE = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 """A block that begins with more changes of the table's size than ever are needed (RFC 7541, section
 4.2): they cost a byte each, and count for nothing in the list of fields, which is bounded."""
@@ -38,12 +44,26 @@ _RESIZED_THRICE = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")
 class MalformedError(Exception):
     """The head is no call's; one sentence for the client."""
 
+    def __init__(self, sentence: str, code: int = INVALID_ARGUMENT) -> None:
+        """`code`: gRPC's."""
+        super().__init__(sentence)
+        self.code = code
+
 
 class HeadDecoder:
-    """Of one connection: a table goes with it. Every block must pass through, in order."""
+    """Of one connection: a table goes with it. Every block must pass through, in order: so one that
+    is too large is read all the same, up to `most_bytes`, and costs its own call only."""
 
     def __init__(self, head_bytes: int, fields: int) -> None:
-        self._decoder = Decoder(max_header_list_size=head_bytes)
+        """
+        Args:
+            head_bytes, fields: most of one call, as HTTP/2 counts them: names and values, and 32
+                bytes for each field (RFC 9113, section 6.5.2).
+        """
+        self.most_bytes = _READ_TIMES * head_bytes
+        """Of a block, as sent and as read; beyond, the connection ends."""
+        self._decoder = Decoder(max_header_list_size=self.most_bytes)
+        self._head_bytes = head_bytes
         self._fields_max = fields
         self._kept: dict[bytes, Headers | MalformedError] = {}
 
@@ -76,6 +96,9 @@ class HeadDecoder:
             # The library puts objects into some sentences, and with them addresses of memory.
             said = str(error).partition(": <")[0]
             raise Http2Error(code, f"the header block cannot be read: {said}") from error
+        if sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields) > self._head_bytes:
+            sentence = f"the call's metadata has more than {self._head_bytes} bytes"
+            return MalformedError(sentence, RESOURCE_EXHAUSTED)
         if len(fields) > self._fields_max:
             return MalformedError(f"the call has more than {self._fields_max} header fields")
         headers: Headers = {}
