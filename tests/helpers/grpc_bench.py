@@ -118,6 +118,11 @@ class GrpcPeer:
             self.send(frames.window_update(0, window - frames.DEFAULT_WINDOW))
         return self
 
+    def shrink_table(self, size: int) -> None:
+        """Of what it decodes, bytes; answers that use more are an error from here on."""
+        self._decoder.max_allowed_table_size = size
+        self.send(frames.settings(((frames.HEADER_TABLE_SIZE, size),)))
+
     def head(self, method: str, **fields: str) -> bytes:
         path = method if method.startswith("/") else SERVICE + method
         named = {

@@ -6,7 +6,7 @@ from hpack import Encoder
 from headrace.serving.front.grpc import frames, status
 from headrace.serving.front.grpc.request_heads import HeadDecoder
 from helpers.gateway import FakeEngine
-from helpers.grpc_bench import GrpcBench, GrpcPeer, Told, answer_of, infer
+from helpers.grpc_bench import GrpcBench, GrpcPeer, Told, answer_of, infer, prefixed
 
 H, END, WHOLE = frames.HEADERS, frames.END_STREAM, frames.END_HEADERS
 
@@ -59,3 +59,25 @@ def test_what_is_said_of_an_unreadable_head_has_no_addresses_of_memory(peer: Grp
     assert peer.goaway is not None
     assert peer.goaway[2].startswith("the header block cannot be read: ")
     assert "0x" not in peer.goaway[2]
+
+
+def test_a_client_with_a_small_table_is_told_once_that_none_is_used(peer: GrpcPeer) -> None:
+    peer.call("ServerLive")
+    for size in (100, 4096, 0):
+        peer.shrink_table(size)
+        assert answer_of(peer.call("ModelInfer", infer())) is not None
+    stream = peer.open("ModelStreamInfer")
+    peer.data(stream, prefixed(infer()), end=True)
+    assert peer.call("Nonsense").status == status.UNIMPLEMENTED
+    blocks = [payload for kind, _, _, payload in peer.frames if kind == H]
+    assert [block.startswith(b"\x20") for block in blocks] == [
+        number == 2 for number in range(len(blocks))
+    ]
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "Nonsense"])
+def test_whatever_is_answered_first_begins_with_the_size_of_the_table(method: str) -> None:
+    peer = GrpcBench().connect().greet()
+    peer.shrink_table(0)
+    peer.data(peer.open(method), prefixed(infer()), end=True)
+    assert next(payload for kind, *_, payload in peer.frames if kind == H).startswith(b"\x20")

@@ -222,8 +222,9 @@ class Call:
         connection.out.write(
             b"".join(
                 (
-                    frames.frame_head(len(_HEAD), frames.HEADERS, frames.END_HEADERS, number),
-                    _HEAD,
+                    frames.frame(
+                        frames.HEADERS, frames.END_HEADERS, number, connection.out.block(_HEAD)
+                    ),
                     frames.frame_head(total, frames.DATA, 0, number),
                     b"\0",
                     size.to_bytes(4),
@@ -264,13 +265,14 @@ class Call:
 
     def _trailers(self, block: bytes) -> bytes:
         flags = frames.END_HEADERS | frames.END_STREAM
-        return frames.frame(frames.HEADERS, flags, self.id, block)
+        return frames.frame(frames.HEADERS, flags, self.id, self.connection.out.block(block))
 
     def _queue(self, pieces: Sequence[bytes | memoryview]) -> None:
         if not self._headed:
             self._headed = True
-            head = frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, _HEAD)
-            self.connection.out.write(head)
+            out = self.connection.out
+            head = out.block(_HEAD)
+            out.write(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, head))
         size = sum(map(_length, pieces))
         prefix = b"\0" + size.to_bytes(4)
         if size <= _JOIN_BYTES:

@@ -1,8 +1,8 @@
 """HTTP/2 frames as bytes (RFC 9113, section 4), and header blocks that we send (RFC 7541).
 
 A frame is 9 bytes (length, kind, flags, stream) and a payload. What we send needs few different
-header fields, so they are written as literals that enter no table: nothing about our encoding has
-state, and whole blocks are made once.
+header fields, so they are written as literals that enter no table, and whole blocks are made once.
+The one thing of our encoding that has state is the size of that table (`NO_TABLE`).
 """
 
 import struct
@@ -25,6 +25,7 @@ WORD = struct.Struct("!I")
 GONE = struct.Struct("!II")
 """Of GOAWAY: last stream, error code."""
 
+HEADER_TABLE_SIZE = 1
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
 """Numbers of settings."""
 
@@ -40,6 +41,9 @@ ENHANCE_YOUR_CALM = 0xB
 MAX_WINDOW = (1 << 31) - 1
 DEFAULT_WINDOW = 65_535
 DEFAULT_FRAME_BYTES = 1 << 14
+DEFAULT_TABLE_BYTES = 4096
+NO_TABLE = b"\x20"
+"""Begins a header block: from here on the table has 0 bytes (RFC 7541, section 6.3)."""
 MOST_FRAME_BYTES = (1 << 24) - 1
 
 

@@ -20,6 +20,8 @@ class Outgoing:
         "_blocked",
         "_held",
         "_opened",
+        "_shrinks",
+        "_table_bytes",
         "call_window",
         "closed",
         "frame_bytes",
@@ -39,6 +41,9 @@ class Outgoing:
         """That a new call begins with."""
         self.frame_bytes = frames.DEFAULT_FRAME_BYTES
         """Most in one frame."""
+        self._table_bytes = frames.DEFAULT_TABLE_BYTES
+        self._shrinks = False
+        """The peer has room for a smaller table than what it reads assumes."""
         self.paused = False
         """The peer does not read what was written."""
         self.closed = False
@@ -72,7 +77,7 @@ class Outgoing:
             self.transport.close()
 
     def set(self, settings: bytes, calls: Iterable[Call]) -> None:
-        """What the peer says of its windows and frames.
+        """What the peer says of its windows, frames and table.
 
         Raises:
             Http2Error: it may not say so.
@@ -87,10 +92,20 @@ class Outgoing:
                 if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MOST_FRAME_BYTES:
                     raise Http2Error(frames.PROTOCOL_ERROR, f"a frame size of {value}")
                 self.frame_bytes = min(value, 1 << 20)
+            elif number == frames.HEADER_TABLE_SIZE and value < self._table_bytes:
+                self._table_bytes, self._shrinks = 0, True
         if call_window != self.call_window:
             for call in calls:
                 call.send_window += call_window - self.call_window
             self.call_window = call_window
+
+    def block(self, block: bytes) -> bytes:
+        """A header block that is written now. The first behind a smaller table begins with its size
+        (RFC 7541, section 4.2): 0, since none of ours uses it, and once for good."""
+        if not self._shrinks:
+            return block
+        self._shrinks = False
+        return frames.NO_TABLE + block
 
     def widen(self, more: int) -> None:
         """The peer takes so many bytes more, of all calls.
