@@ -121,7 +121,7 @@ def changed(**fields: Any) -> bytes:
             "keeps no state between requests",
         ),
         (
-            changed(parameters={"timeout": ("int64_param", 0)}),
+            changed(parameters={"timeout": ("int64_param", -1)}),
             status.INVALID_ARGUMENT,
             "'timeout' must lie in",
         ),
@@ -252,6 +252,8 @@ def test_timeout_and_priority_reach_the_dispatcher(engine: FakeEngine, peer: Grp
     peer.call("ModelInfer", changed(parameters=parameters))
     [inference] = engine.submitted
     assert (inference.timeout_us, inference.priority) == (60_000_000, 3)
+    peer.call("ModelInfer", changed(parameters={"timeout": ("int64_param", 0)}))
+    assert engine.submitted[-1].timeout_us is None
 
 
 def test_grpcs_own_deadline_shortens_the_objective_and_never_stretches_it(

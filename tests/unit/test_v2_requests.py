@@ -172,7 +172,33 @@ def test_id_timeout_and_priority_are_carried() -> None:
 def test_without_a_timeout_the_models_own_objective_holds() -> None:
     engine = FakeEngine()
     Bench(engine).ask(binary_request({"inputs": [one_input(16, [1, 4])]}, bytes(16)))
-    assert (engine.submitted[0].timeout_us, engine.submitted[0].priority) == (None, 0)
+    document = {"inputs": [one_input(16, [1, 4])], "parameters": {"timeout": 0}}
+    Bench(engine).ask(binary_request(document, bytes(16)))
+    for inference in engine.submitted:
+        assert (inference.timeout_us, inference.priority) == (None, 0)
+
+
+@pytest.mark.parametrize("items", [1, 3])
+def test_the_only_input_may_come_without_json(items: int) -> None:
+    x = np.arange(4 * items, dtype=np.float32)
+    reply = Bench().ask(post(INFER, x.tobytes(), "Inference-Header-Content-Length: 0"))
+    [output] = reply.json["outputs"]
+    assert (output["name"], output["shape"], output["datatype"]) == ("y", [items, 4], "FP32")
+    assert reply.body.endswith((x + 1).tobytes())
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (("x", "float32", (4,)), ("z", "float32", (4,))),
+        (("x", "bytes", (4,)),),
+    ],
+)
+def test_other_inputs_need_json(inputs: tuple[tuple[str, str, tuple[int, ...]], ...]) -> None:
+    model = served_model(inputs=inputs, outputs=(("y", "float32", (4,)),))
+    request = post(INFER, bytes(16), "Inference-Header-Content-Length: 0")
+    reply = Bench(FakeEngine(model)).ask(request)
+    assert (reply.status, "do without" in reply.error) == (400, True)
 
 
 def test_the_only_version_can_be_named() -> None:
@@ -216,6 +242,16 @@ def test_bodies_may_be_compressed_both_ways(encoding: str) -> None:
     assert plain.endswith(np.ones(1000, np.float32).tobytes())
 
 
+@pytest.mark.parametrize("cuts", [(0, 5), (7, 7, 40), (20_000, 20_001)])
+def test_a_gzip_body_may_have_several_members(cuts: tuple[int, ...]) -> None:
+    document = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1] * 4}]}
+    text = b" " * 20_000 + json.dumps(document).encode()
+    ends = zip((0, *cuts), (*cuts, len(text)), strict=True)
+    members = [gzip.compress(text[start:end], 0) for start, end in ends]
+    reply = Bench().ask(post(INFER, b"".join(members), "Content-Encoding: gzip"))
+    assert reply.json["outputs"][0]["data"] == [2] * 4
+
+
 def test_a_client_that_offers_several_encodings_by_default_gets_plain_bytes() -> None:
     document = {"inputs": [one_input(16, [1, 4])]}
     extra = ("Accept-Encoding: gzip, deflate, br",)
@@ -223,9 +259,21 @@ def test_a_client_that_offers_several_encodings_by_default_gets_plain_bytes() ->
     assert "content-encoding" not in reply.headers
 
 
-def test_a_compressed_body_never_grows_beyond_the_limit() -> None:
-    bomb = zlib.compress(bytes(10_000_000))
+BOMB = bytes(10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sent"),
+    [
+        ("deflate", zlib.compress(BOMB)),
+        ("gzip", gzip.compress(BOMB)),
+        ("gzip", gzip.compress(b"{") + gzip.compress(BOMB)),
+        ("gzip", gzip.compress(bytes(100_000)) + gzip.compress(b"{")),
+    ],
+    ids=["deflate", "gzip", "second member", "first of two members"],
+)
+def test_a_compressed_body_never_grows_beyond_the_limit(encoding: str, sent: bytes) -> None:
     bench = Bench(limits=Limits(body_bytes=100_000))
-    reply = bench.ask(post(INFER, bomb, "Content-Encoding: deflate"))
+    reply = bench.ask(post(INFER, sent, f"Content-Encoding: {encoding}"))
     assert reply.status == 413
     assert bench.server.buffered_bytes == 0

@@ -188,7 +188,8 @@ class ModelCodec:
 
         Args:
             body: JSON, followed by binary tensors where `json_length` is given.
-            json_length: the `Inference-Header-Content-Length` header.
+            json_length: the `Inference-Header-Content-Length` header; 0: there is no JSON, and the
+                body is the only input.
 
         Raises:
             InvalidError: anything is missing, left over, or not as the model needs it.
@@ -201,9 +202,9 @@ class ModelCodec:
                 " send large tensors as binary data",
                 "too-large",
             )
-        if json_end == 0:
+        if not view:
             raise InvalidError("the body has no JSON; an inference request is needed")
-        request = _decode_json(view[:json_end])
+        request = _decode_json(view[:json_end]) if json_end else self._bare(len(view))
         reader = self.reader(view, json_end)
         inputs = self.signature.check(request.inputs, reader.read)
         if reader.at != len(view):
@@ -220,7 +221,7 @@ class ModelCodec:
             raise InvalidError(f"the id is longer than {MAX_ID_LENGTH} characters")
         timeout_us, priority = parameters.timeout, parameters.priority
         if timeout_us is not None:
-            within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
+            within("timeout", timeout_us, 0, MAX_TIMEOUT_US, " microseconds")
         if priority is not None:
             within("priority", priority, 0, MOST_PRIORITY)
         wanted = self._wanted(request.outputs, bool(parameters.binary_data_output))
@@ -230,12 +231,27 @@ class ModelCodec:
             check_length(needed_bytes, self._limits.answer_json_bytes, "malformed")
         return Ask(
             inputs=inputs,
-            timeout_us=timeout_us,
+            timeout_us=timeout_us or None,
             priority=priority or 0,
             id=request.id,
             wanted=wanted,
             step=step,
         )
+
+    def _bare(self, size: int) -> _Request:
+        """The request whose only input is so many bytes (Triton's raw binary request)."""
+        model, layouts = self.signature.model, [*self.signature.inputs.values()]
+        if len(layouts) != 1 or layouts[0].strings or model.app or model.buckets:
+            raise InvalidError(
+                f"the body has no JSON, from which model {self._name!r} could tell its inputs; only"
+                " models of one input, of numbers and of one size, do without"
+            )
+        layout = layouts[0]
+        items = size // layout.item_bytes if layout.item_bytes else 1
+        tensor = GivenInput(
+            layout.name, layout.shape(items), layout.datatype, InputParameters(size)
+        )
+        return _Request([tensor], parameters=_Parameters(binary_data_output=True))
 
     def _wanted(
         self, outputs: list[_Output] | None, binary_default: bool

@@ -119,11 +119,12 @@ class MessageCodec:
             priority = _whole(parameters, "priority")
             final = FINAL_WANTED in parameters and parameters[FINAL_WANTED].bool_param
             if timeout_us is not None:
-                within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
+                within("timeout", timeout_us, 0, MAX_TIMEOUT_US, " microseconds")
             if priority is not None:
                 within("priority", priority, 0, MOST_PRIORITY)
         else:
             step_of(model, None, False, False)
+        timeout_us = timeout_us or None
         inputs = self.signature.check(_given(request, parts.raw), self.read)
         if call_timeout_us is not None and call_timeout_us < (timeout_us or model.slo_us):
             timeout_us = max(1, call_timeout_us)
