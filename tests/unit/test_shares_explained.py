@@ -1,8 +1,10 @@
 """`headrace plan --planner shares --explain`: what sharing saves."""
 
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from headrace.domain.cluster import WHOLE, Cluster, Node
 from headrace.planning import solve
 from headrace.planning.shares.explain import explain_sharing
 from headrace.reporting.sharing_table import sharing_explanation
@@ -25,6 +27,24 @@ def test_what_sharing_saves_is_what_planning_without_it_costs() -> None:
         assert wait.wait_us <= wait.budget_us
         assert wait.rate_rps is not None
         assert wait.throughput_rps >= wait.rate_rps * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_devices_that_sharing_saves_are_of_all_types_whatever_node_is_first(
+    order: tuple[int, int],
+) -> None:
+    problem = shared_problem("shares", seed=3, models=3, devices=1, load=0.2)
+    (shared,) = problem.cluster.device_types
+    other = replace(shared, name="other", shares=(WHOLE,), splits=())
+    nodes = (Node(name="n0", devices={"other": 1}), Node(name="n1", devices={shared.name: 1}))
+    cluster = Cluster(device_types=(other, shared), nodes=tuple(nodes[i] for i in order))
+    problem = replace(problem, cluster=cluster)
+    plan = solve(problem).plan
+    assert plan is not None
+
+    reason = explain_sharing(plan, problem)
+
+    assert (reason.reached, reason.in_turns, reason.alone) == (1, 2, 3)
 
 
 def test_the_most_uniform_load_is_compared_on_the_same_devices() -> None:

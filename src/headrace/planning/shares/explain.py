@@ -71,11 +71,8 @@ def _with_less(problem: Problem, plan: Plan, *, max_tenants: int | None) -> floa
     nodes = cluster.nodes
     if minimised:
         nodes = tuple(
-            replace(
-                node,
-                devices={kind: max(n, many if at == 0 else n) for kind, n in node.devices.items()},
-            )
-            for at, node in enumerate(nodes)
+            replace(node, devices={kind: max(n, many) for kind, n in node.devices.items()})
+            for node in nodes
         )
     types = tuple(replace(kind, shares=(WHOLE,), splits=()) for kind in cluster.device_types)
     options = replace(
