@@ -201,6 +201,32 @@ def test_what_is_to_be_covered_raises_the_prediction() -> None:
     assert 0.02 < sum(slower) / len(slower) < 0.08
 
 
+@pytest.mark.parametrize("form", WITHOUT_SENSITIVITY)
+def test_what_is_covered_is_so_beside_neighbours_that_would_make_a_model_faster(form: str) -> None:
+    # Beside quiet ones the line is well below 1, and what is measured is noise about 1.
+    measured = beside_each_other(sides(7), (0.7, 0.0, 0.0, 0.0, 0.6), 0.05)
+
+    raised, found = document_of("cpu", measured, MADE, forms=[form], cover=0.95)
+
+    ratio = raised.coefficients[0] / found.coefficients[0]
+    covered = []
+    for fitted, held in split_pairs(measured, seed=0):
+        sums = ratio * fit(fitted, form).sums(held)
+        covered += [
+            each.slowdown <= max(1.0, predicted) * (1 + 1e-9)
+            for each, predicted in zip(held, sums, strict=True)
+        ]
+    assert 0.95 <= sum(covered) / len(covered) < 0.97
+
+
+def test_what_no_factor_covers_is_refused() -> None:
+    # Of two models, what is held out is far from what is fitted to.
+    measured = beside_each_other(sides(1, "ab"), (1.2, 0.1, 0.2, 0.1, 0.3), 0.5)
+
+    with pytest.raises(ModelError, match=r"no factor of form 'products' covers 95\.0% of held-out"):
+        document_of("cpu", measured, MADE, forms=["products"], cover=0.95)
+
+
 def test_two_models_without_themselves_are_too_few_to_test_on() -> None:
     runs = sides(8, "ab")
     measured = [

@@ -248,7 +248,10 @@ def _provenance(
     where = "two cores" if how.machine is None else f"two parts of {share}"
     told = [f"models side by side on {where}: {', '.join(models)}"]
     if cover is not None:
-        told.append(f"raised so that {cover:.1%} of held-out runs are no slower than predicted")
+        told.append(
+            f"raised so that {cover:.1%} of held-out runs are no slower than predicted; errors are"
+            " stated of what was raised"
+        )
     return Provenance(
         kind="measured",
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, prod
+from math import ceil, isfinite, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,9 +110,13 @@ class Fit:
         Raises:
             ModelError: a model was never measured beside another, and the form needs it.
         """
-        sums = _table(measured, self.terms, self.beside) @ np.array(self.coefficients)
-        slowdowns: Floats = np.maximum(1.0, sums)
+        slowdowns: Floats = np.maximum(1.0, self.sums(measured))
         return slowdowns
+
+    def sums(self, measured: Measurements) -> Floats:
+        """Of the terms, as `predict`, before the least of 1."""
+        found: Floats = _table(measured, self.terms, self.beside) @ np.array(self.coefficients)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +223,7 @@ def document_of(
     Args:
         forms: that compete; None: those that need nothing but utilisations.
         cover: raise all coefficients, so that this part of held-out measurements is at most as slow
-            as predicted; for promises. None: the middle.
+            as predicted; for promises. None: the middle. The errors stated are of the middle.
         seed: of the order in which pairs are held out.
 
     Raises:
@@ -228,7 +232,7 @@ def document_of(
     forms = tuple(forms or WITHOUT_SENSITIVITY)
     verdict = hold_out(measured, forms, seed)
     found = fit(measured, choose_form(measured, forms, seed) if len(forms) > 1 else forms[0])
-    raised = 1.0 if cover is None else max(1.0, _exceeded(measured, found.form, cover, seed))
+    raised = 1.0 if cover is None else _raise_that_covers(measured, found.form, cover, seed)
     document = Interference(
         device=device,
         features=found.terms,
@@ -245,14 +249,28 @@ def document_of(
     return document, found
 
 
-def _exceeded(measured: Measurements, form: str, part: float, seed: int) -> float:
-    """Measured over predicted, of this part of held-out measurements at most."""
-    ratios = [
-        np.array([each.slowdown for each in known]) / fit(fitted, form).predict(known)
-        for fitted, held in split_pairs(measured, seed)
-        if (known := _answerable(fitted, held, form))
-    ]
-    return float(np.quantile(np.concatenate(ratios), part))
+def _raise_that_covers(measured: Measurements, form: str, part: float, seed: int) -> float:
+    """By what all coefficients are to be multiplied, so that this part of held-out measurements is
+    at most as slow as predicted; at least 1.
+
+    Raises:
+        ModelError: no factor does, since too many have a sum of terms that is not above 0.
+    """
+    needed = []
+    for fitted, held in split_pairs(measured, seed):
+        if known := _answerable(fitted, held, form):
+            slowdowns, sums = np.array([k.slowdown for k in known]), fit(fitted, form).sums(known)
+            # Nothing is predicted to be faster than alone, whatever the factor is.
+            never = np.where(slowdowns > 1, np.inf, 1.0)
+            needed.append(np.divide(slowdowns, sums, out=never, where=(sums > 0) & (slowdowns > 1)))
+    found = float(np.quantile(np.concatenate(needed), part, method="higher"))
+    if not isfinite(found):
+        raise ModelError(
+            f"interference: no factor of form {form!r} covers {part:.1%} of held-out runs: its sum"
+            " of terms is not above 0 for more than the others\n"
+            "  try       a smaller --cover, or measure more pairs"
+        )
+    return max(1.0, found)
 
 
 def _answerable(fitted: Measurements, held: Measurements, form: str) -> list[SideBySide]:
