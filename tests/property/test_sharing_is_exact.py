@@ -95,8 +95,35 @@ def part_tenants(problem: Problem) -> list[Tenants]:
     return found
 
 
+def short_of_memory(problem: Problem, seed: int) -> Problem:
+    """The same with rates that are easier to carry, and models of very different weights, of which
+    a device holds some, but not each on its share of the memory."""
+    rng = np.random.default_rng(seed)
+    profiles = {}
+    for name, profile in problem.profiles.items():
+        (block,) = profile.blocks
+        heavy = replace(block, weights_bytes=int(rng.choice([10, 20, 50, 100])))
+        profiles[name] = replace(profile, blocks=(heavy,))
+    demands = tuple(replace(d, rate_rps=d.rate_rps and d.rate_rps / 3) for d in problem.demands)
+    problem = replace(problem, profiles=profiles, demands=demands)
+    weights = weights_of(problem)
+    few = [sum(weights), sum(weights) - min(weights), max(weights), 2 * max(weights)]
+    kinds = tuple(
+        replace(kind, memory_bytes=int(rng.choice(few)) + int(rng.integers(-1, 2)))
+        for kind in problem.cluster.device_types
+    )
+    return replace(problem, cluster=replace(problem.cluster, device_types=kinds))
+
+
+def weights_of(problem: Problem) -> list[int]:
+    profiles = [problem.profiles[d.model] for d in problem.demands]
+    return [sum(block.weights_bytes for block in profile.blocks) for profile in profiles]
+
+
 def rates_on_device(problem: Problem, kind: DeviceType) -> list[np.ndarray]:
     """What every way to cut and fill one device carries of each model; dominated ones left out."""
+    weights = weights_of(problem)
+    memory = kind.memory_bytes if kind.memory_bytes is not None else sum(weights) * len(SHARES)
     document = next((each for each in problem.interference if each.device == kind.name), None)
     found = [np.zeros(len(problem.demands))]
     # What breaks a promise alone breaks it beside others, who make nobody faster.
@@ -110,6 +137,8 @@ def rates_on_device(problem: Problem, kind: DeviceType) -> list[np.ndarray]:
     }
     for split in SPLITS:
         for parts in product(*(alone[share] for share in split)):
+            if sum(weights[m] for tenants in parts for m, _ in tenants) > memory:
+                continue
             rates = carried(problem, kind, split, parts, document)
             if rates is not None:
                 found.append(rates)
@@ -233,6 +262,25 @@ def test_the_planner_of_shares_finds_what_trying_everything_finds(
             assert (plan.bound - best) * (1 if objective == "max-min" else -1) >= -1e-6, seed
         verdicts.append(best)
     assert any(verdicts)
+
+
+@pytest.mark.parametrize("interference", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("objective", ["least-devices", "least-cost"])
+def test_devices_short_of_memory_are_divided_as_trying_everything_divides_them(
+    objective: Objective, interference: bool
+) -> None:
+    verdicts = []
+    for seed in range(10, 16):
+        problem = small_problem(seed, interference=interference, objective=objective, types=2)
+        problem = short_of_memory(problem, seed)
+
+        plan, best = checked(problem), best_by_trying(problem)
+
+        found = None if plan is None else plan.objective
+        assert found == (None if best is None else pytest.approx(best, rel=1e-6)), seed
+        verdicts.append(best)
+    assert any(verdicts)
+    assert not all(verdicts)
 
 
 def priced(problem: Problem) -> tuple[Pricing, Goal, Prices | None]:

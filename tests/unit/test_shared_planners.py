@@ -141,6 +141,29 @@ def test_a_model_larger_than_a_device_is_refused_with_both_sizes(planner: str) -
     assert "bytes for its weights" in result.refusal
 
 
+def test_parts_beside_each_other_divide_the_memory_as_their_models_need_it() -> None:
+    problem = shared_problem("shares", models=2, devices=1, load=0.4)
+    profiles = {
+        # The first does not fit into half of the memory, and both fit into all of it.
+        name: replace(
+            profile,
+            blocks=tuple(replace(block, weights_bytes=weights) for block in profile.blocks),
+        )
+        for (name, profile), weights in zip(problem.profiles.items(), (10, 3), strict=True)
+    }
+    (kind,) = problem.cluster.device_types
+    halves = replace(kind, memory_bytes=48, shares=(Fraction(1), HALF), splits=((HALF, HALF),))
+    cluster = replace(problem.cluster, device_types=(halves,))
+    demands = tuple(replace(d, slo_us=3 * d.slo_us) for d in problem.demands)
+    problem = replace(problem, profiles=profiles, cluster=cluster, demands=demands)
+
+    for documents in ((), (make_interference(),)):
+        result = solve(replace(problem, interference=documents))
+        assert result.plan is not None, result.refusal
+        assert result.stopped == "optimal"
+        assert verify(result.plan, profiles) == []
+
+
 def test_what_the_heuristics_cannot_plan_is_refused_with_another_planner() -> None:
     two_types = make_problem(rates={"m": 1.0}, options=PlanOptions(planner="gpulet"))
     with pytest.raises(DocumentError, match="devices of one type, and the cluster has a, b"):

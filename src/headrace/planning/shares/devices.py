@@ -17,8 +17,9 @@ value.
 
 Memory is that of the device, of all parts together. The search counts with it for single parts,
 and `arranged` looks for devices on which the parts that were chosen fit together. Where they do
-not, there is a place for each (device type, share, memory), and a layout for each way to divide a
-device's memory (`memory`); with too many ways, or with interference, a part has its share of it.
+not, there is a place for each (device type, share, memory) and what its neighbours do to it, and a
+layout for each way to divide a device's memory (`memory`); with too many, a part has its share of
+it.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from headrace.interference import DeviceUse, use_of, value_of
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares.listing import Candidates
-from headrace.planning.shares.memory import memory_cuts, sums_of_weights
+from headrace.planning.shares.memory import WAYS_MAX, memory_cuts, sums_of_weights
 from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout
 
 LEVELS = 10
@@ -43,7 +44,13 @@ LEVELS = 10
 
 EXACT_LEVELS = 30
 
+LAYOUTS_MAX = 1_000
+"""Of one split, where its parts slow each other and its memory is divided."""
+
 NO_LIMIT = 1 << 60
+
+_Part = tuple[Fraction, int]
+"""Of a device: its share, and the bytes that it may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +131,24 @@ class _Building:
         document = self._documents.get(times.device.name)
         splits = _splits(times)
         rows = _rows(self._problem, times, document)
-        ways = self._ways(times, splits)
         if document is None or all(len(split) == 1 for split in splits):
-            self._add_quiet(index, times, rows, ways)
+            self._add_quiet(index, times, rows, self._ways(times, splits, WAYS_MAX))
             return
-        self._every_plan &= self._divided is None or times.device.memory_bytes is None
         noise = _Noise(document, times, rows, fastest=self._fastest, degrees=self._degrees)
         self._levels = max(self._levels, noise.levels)
         self._exact = self._exact and noise.exact
-        place_of: dict[tuple[Fraction, int], int] = {}
+        place_of: dict[tuple[_Part, int], int] = {}
 
-        def place_at(share: Fraction, beside: int) -> int:
-            key = share, beside
+        def place_at(part: _Part, beside: int) -> int:
+            key = part, beside
             if key not in place_of:
-                most = times.device.memory_bytes
-                memory = NO_LIMIT if most is None else most
-                if most is not None and self._divided is not None:
-                    memory = int(most * share)
+                share, memory = part
                 place_of[key] = self._place(index, times, share, rows, noise, beside, memory)
             return place_of[key]
 
-        for split in splits:
-            for cut in _loud(split, noise.levels):
-                known = [(place_at(s, beside), loud) for s, loud, beside in cut if s in rows]
+        for way in self._ways(times, splits, LAYOUTS_MAX // noise.levels**2):
+            for cut in _loud(way, noise.levels):
+                known = [(place_at(p, beside), loud) for p, loud, beside in cut if p[0] in rows]
                 if known:
                     places, loudness = zip(*known, strict=True)
                     self._layouts.append(Layout(device=index, places=places, loudness=loudness))
@@ -156,10 +158,10 @@ class _Building:
         index: int,
         times: SharedTimes,
         rows: dict[Fraction, list[_Row]],
-        ways: list[tuple[tuple[Fraction, int], ...]],
+        ways: list[tuple[_Part, ...]],
     ) -> None:
         """Of parts that do not slow each other down."""
-        place: dict[tuple[Fraction, int], int] = {}
+        place: dict[_Part, int] = {}
         for way in ways:
             known = [(share, memory) for share, memory in way if share in rows]
             for share, memory in known:
@@ -170,9 +172,9 @@ class _Building:
                 self._layouts.append(Layout(device=index, places=own, loudness=(1,) * len(own)))
 
     def _ways(
-        self, times: SharedTimes, splits: Sequence[tuple[Fraction, ...]]
-    ) -> list[tuple[tuple[Fraction, int], ...]]:
-        """The cuts of a device, with what each part may hold."""
+        self, times: SharedTimes, splits: Sequence[tuple[Fraction, ...]], ways_max: int
+    ) -> list[tuple[_Part, ...]]:
+        """The cuts of a device, with what each part may hold; of a cut at most so many ways."""
         memory = times.device.memory_bytes
         if memory is None or self._divided is None:
             each = NO_LIMIT if memory is None else memory
@@ -181,7 +183,7 @@ class _Building:
         found = []
         for split in splits:
             cuts = None if sums is None else memory_cuts(split, memory, sums)
-            if cuts is None:
+            if cuts is None or len(cuts) > ways_max:
                 self._every_plan = False
                 cuts = [tuple(int(memory * share) for share in split)]
             found += [tuple(zip(split, cut, strict=True)) for cut in cuts]
@@ -294,13 +296,13 @@ def _useful(entries: list[tuple[int, int, int, int]]) -> list[tuple[int, int, in
     return sorted(kept)
 
 
-def _loud(split: tuple[Fraction, ...], levels: int) -> list[tuple[tuple[Fraction, int, int], ...]]:
-    """Layouts of a cut: per part its share, how loud it may be, and how loud its neighbours are."""
-    if len(split) == 1:
-        return [((split[0], levels, 0),)]
-    found: list[tuple[tuple[Fraction, int, int], ...]] = []
-    for loudest in dict.fromkeys(split):
-        others = list(split)
+def _loud(cut: tuple[_Part, ...], levels: int) -> list[tuple[tuple[_Part, int, int], ...]]:
+    """Layouts of a cut: per part how loud it may be, and how loud its neighbours are."""
+    if len(cut) == 1:
+        return [((cut[0], levels, 0),)]
+    found: list[tuple[tuple[_Part, int, int], ...]] = []
+    for loudest in dict.fromkeys(cut):
+        others = list(cut)
         others.remove(loudest)
         for a, b in product(range(1, levels + 1), range(levels + 1)):
             if b == 0 and a == levels:

@@ -167,7 +167,7 @@ def searched(
         if degrees < devices.levels:
             few = devices_of(problem, times, prices, degrees=degrees)
             limit = Deadline(part * deadline.left_s)
-            found, chosen, looked_at = _planned(problem, load, few, times, prices, limit)
+            found, chosen, looked_at = _planned(problem, load, few, times, prices, limit, degrees)
             if chosen is None:
                 continue
             settled = _with_bound(problem, found, silent)
@@ -226,13 +226,41 @@ def _searched(
             return with_fields(found, proven=False), None, looked_at
     elif devices.exact:
         return found, chosen, looked_at
-    elif found.chosen is None:
-        load = with_fields(load, tenants_max=looked_at)
-        proven = _best(problem, load, bounding, most_tenants, deadline) == NO_PLAN
-        return with_fields(found, proven=proven), None, looked_at
     else:
-        bound = _bound(problem, with_fields(load, tenants_max=looked_at), bounding, deadline)
+        load = with_fields(load, tenants_max=looked_at)
+        return _proven(problem, load, bounding, times, prices, deadline, found), chosen, looked_at
     return _with_bound(problem, found, bound), chosen, looked_at
+
+
+def _proven(
+    problem: Problem,
+    load: Workload,
+    bounding: Devices,
+    times: list[SharedTimes],
+    prices: Sequence[float],
+    deadline: Deadline,
+    found: Found,
+) -> Found:
+    """The same plan, or none, with what the fastest devices prove of any; where that is not all,
+    with what they prove with their memory divided."""
+    settled = with_fields(found, proven=False)
+    for divided in (None, load.tenants_max):
+        if divided is not None:
+            bounding = devices_of(problem, times, prices, fastest=True, divided=divided)
+            if not bounding.every_plan:
+                break
+        limit = Deadline(BOUND_PART * deadline.left_s)
+        best = _best(problem, load, bounding, load.tenants_max, limit)
+        if found.chosen is None:
+            settled = with_fields(found, proven=best == NO_PLAN)
+        else:
+            bound = best.bound
+            if bound is None:
+                bound = _bound(problem, load, bounding, deadline)
+            settled = _with_bound(problem, found, bound)
+        if settled.proven or all(each.device.memory_bytes is None for each in times):
+            break
+    return settled
 
 
 def _planned(
@@ -242,8 +270,10 @@ def _planned(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
+    degrees: int | None = None,
 ) -> tuple[Found, list[ChosenDevice] | None, int]:
-    """As `searched`, of these devices; what is proven is of them."""
+    """As `searched`, of these devices, with so many degrees of loudness; what is proven is of
+    them."""
     most_tenants, tries = _tries(problem, load, devices)
     found = NOTHING
     for tenants_max in tries:
@@ -255,7 +285,7 @@ def _planned(
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
-        divided = devices_of(problem, times, prices, divided=looked_at)
+        divided = devices_of(problem, times, prices, degrees=degrees, divided=looked_at)
         fitting = _best(problem, load, divided, most_tenants, deadline)
         chosen = _arranged(problem, load, divided, times, fitting)
         if not divided.every_plan:

@@ -108,9 +108,9 @@ def refuse_rates(
         more = f", or --max-tenants {load.tenants_max + 1}, which takes longer"
     if found.value is None or not found.value:
         said = (
-            "no plan was found that serves every model"
-            if more
-            else "the devices are too few to serve every model"
+            "the devices are too few to serve every model"
+            if proven
+            else "no plan was found that serves every model, and none is excluded"
         )
         return (
             f"{said}\n"
