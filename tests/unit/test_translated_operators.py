@@ -10,9 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.domain.errors import ModelError
 from headrace.executors.onnx_session import open_session
+from headrace.executors.translated import HOST_ARGUMENTS
 
-pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
+torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
 TorchModel = pytest.importorskip("headrace.executors.torch_model").TorchModel
+TorchProgram = pytest.importorskip("headrace.executors.torch_program").TorchProgram
+copy_without_waiting = pytest.importorskip("headrace.executors.torch_arrays").copy_without_waiting
 
 pytestmark = [pytest.mark.extras, pytest.mark.xdist_group("torch")]
 
@@ -104,6 +107,7 @@ CASES: list[tuple[str, dict[str, Any], list[Any]]] = [
     ),
     ("Range", {}, [np.array(2, np.int64), np.array(11, np.int64), np.array(3, np.int64)]),
     ("Shape", {"start": 1}, [PICTURE]),
+    ("Dropout", {}, [ROWS, np.float32(0.5), np.array(False)]),
 ]
 OUTPUTS = {"DynamicQuantizeLinear": 3}
 
@@ -147,6 +151,69 @@ def test_a_translated_operator_answers_as_onnx_runtime_does(
     ):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+ON_A_DEVICE = [case for case in CASES if 0 not in HOST_ARGUMENTS.get(case[0], ())]
+"""Without those whose input tells a shape: they have to wait for it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "inputs"),
+    ON_A_DEVICE,
+    ids=[f"{n}-{case[0]}" for n, case in enumerate(ON_A_DEVICE)],
+)
+def test_a_translated_operator_waits_for_no_device(
+    kind: str, attributes: dict[str, Any], inputs: list[Any]
+) -> None:
+    """A tensor of the meta device has no content: whatever would wait for it fails."""
+    content = content_of(kind, attributes, inputs)
+    program = TorchProgram(onnx.load_model_from_string(content), None, "meta")
+    found = program([torch.from_numpy(inputs[0]).to("meta")])
+    there = open_session(content).run(None, {"i0": inputs[0]})
+    assert [tuple(tensor.shape) for tensor in found] == [array.shape for array in there]
+
+
+@pytest.mark.parametrize("then", ["", "Slice", "Reshape"])
+def test_a_shape_that_a_device_computes_with_is_put_there(then: str) -> None:
+    """The scale of attention, as exports by TorchScript have it; with the shape's number read at
+    once, or also by what shapes the answer."""
+    cut = helper.make_node("Slice", ["shape", "from", "to"], ["size"])
+    nodes = [
+        helper.make_node("Shape", ["i0"], ["shape"]),
+        cut if then else helper.make_node("Identity", ["shape"], ["size"]),
+        helper.make_node("Cast", ["size"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Sqrt", ["number"], ["scale"]),
+        helper.make_node("Div", ["i0", "scale"], ["o0" if then != "Reshape" else "scaled"]),
+    ]
+    if then == "Reshape":
+        nodes.append(helper.make_node("Reshape", ["scaled", "size"], ["o0"]))
+    graph = helper.make_graph(
+        nodes,
+        "scaled",
+        [helper.make_tensor_value_info("i0", TensorProto.FLOAT, ["batch", 2])],
+        [onnx.ValueInfoProto(name="o0")],
+        [numpy_helper.from_array(whole(at), name) for name, at in (("from", 1), ("to", 2))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    [found] = TorchProgram(model, None, "meta")([torch.empty(1, 2, device="meta")])
+    assert found.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        torch.tensor(7),
+        torch.tensor([[3, -(2**62)]]),
+        torch.tensor([True, False]),
+        torch.tensor([0.1, float("nan")]),
+        torch.empty(0, 3, dtype=torch.int32),
+        torch.arange(100),
+    ],
+)
+def test_numbers_written_to_a_device_are_those_of_the_machine(numbers: Any) -> None:
+    there = copy_without_waiting(numbers, torch.device("cpu"))
+    assert there.dtype == numbers.dtype
+    torch.testing.assert_close(there, numbers, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,20 @@ def array_of(tensor: Any) -> NDArray[Any]:
     import ml_dtypes
 
     return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+
+
+_FEW = 8
+
+
+def copy_without_waiting(numbers: Any, device: Any) -> Any:
+    """A tensor of the CPU on a device. A few numbers, such as a shape, go there as arguments of
+    what writes them: a copy would wait for the device, and a CUDA graph cannot record it."""
+    import torch
+
+    if numbers.numel() > _FEW:
+        return numbers.to(device)
+    there = torch.empty(numbers.shape, dtype=numbers.dtype, device=device)
+    places = there.view(-1)
+    for place, number in enumerate(numbers.flatten().tolist()):
+        places[place].fill_(number)
+    return there

@@ -37,7 +37,7 @@ from headrace.catalog.pt2_calls import (
 )
 from headrace.catalog.weights_files import ExternalWeights, open_weights
 from headrace.domain.errors import ModelError
-from headrace.executors.torch_arrays import tensor_of
+from headrace.executors.torch_arrays import copy_without_waiting, tensor_of
 from headrace.executors.translated import HOST_ARGUMENTS, SHAPE_MATHS, onnx_operator
 
 _TYPES = {
@@ -257,7 +257,7 @@ class TorchProgram:
             for position in moved:
                 there = ready.get(position)
                 if there is None:
-                    there = values[node_reads[position]].to(device)
+                    there = copy_without_waiting(values[node_reads[position]], device)
                 taken[position] = there
             return function(*taken)
 
@@ -455,8 +455,9 @@ def _numbers_in(value: Any) -> list[int]:
 
 
 def _host_values(graph: Any) -> frozenset[str]:
-    """Values that tell shapes: arguments that are, and what these are computed from."""
-    wanted: set[str] = set()
+    """Values that tell shapes: arguments that are, what these are computed from, and a tensor's
+    shape, whoever asks for it."""
+    wanted = {name for node in graph.node if node.op_type == "Shape" for name in node.output}
     for node in reversed(graph.node):
         if node.domain == TORCH_DOMAIN:
             continue

@@ -19,9 +19,11 @@ OPERATORS = {**ELEMENTS, **LAYERS, **SHAPES}
 
 HOST_ARGUMENTS = {
     "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "Dropout": (2,),
     "Expand": (1,),
     "OneHot": (1,),
-    "Pad": (1, 3),
+    "Pad": (1, 2, 3),
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (1, 2, 3),
@@ -30,12 +32,14 @@ HOST_ARGUMENTS = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
+    "Trilu": (1,),
     "Unsqueeze": (1,),
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"), (1,)
     ),
 }
-"""Operator -> which of its inputs tell shapes, axes or counts."""
+"""Operator -> which of its inputs are read as numbers: shapes, axes, counts, what a pad is filled
+with."""
 
 SHAPE_MATHS = frozenset(
     "Abs Add Cast Ceil Concat ConstantOfShape Div Equal Expand Floor Gather Greater Identity Less"
