@@ -107,6 +107,15 @@ CASES: list[tuple[str, dict[str, Any], list[Any]]] = [
     ),
     ("Range", {}, [np.array(2, np.int64), np.array(11, np.int64), np.array(3, np.int64)]),
     ("Shape", {"start": 1}, [PICTURE]),
+    ("Slice", {}, [PICTURE, whole(-100), whole(-(2**62)), whole(2), whole(-1)]),
+    ("Slice", {}, [PICTURE, whole(1), whole(5), whole(2), whole(-1)]),
+    ("ReduceL2", {"noop_with_empty_axes": 1}, [ROWS, whole()]),
+    ("ReduceMean", {"noop_with_empty_axes": 1}, [ROWS, whole()]),
+    ("LayerNormalization", {"axis": 1}, [PICTURE, real(7), real(7)]),
+    ("LayerNormalization", {"axis": 2}, [PICTURE, real(9, 7), real(7)]),
+    ("LayerNormalization", {"axis": 2}, [PICTURE, real(7)]),
+    ("InstanceNormalization", {}, [real(2, 4, 1, 1), real(4), real(4)]),
+    ("InstanceNormalization", {"epsilon": 0.1}, [real(2, 4, 6), real(4), real(4)]),
     ("Dropout", {}, [ROWS, np.float32(0.5), np.array(False)]),
 ]
 OUTPUTS = {"DynamicQuantizeLinear": 3}
@@ -222,6 +231,7 @@ def test_numbers_written_to_a_device_are_those_of_the_machine(numbers: Any) -> N
         ("Hardmax", {}, [ROWS]),
         ("Resize", {"mode": "cubic"}, [PICTURE, None, None, whole(2, 4, 5, 11)]),
         ("MaxPool", {"kernel_shape": [2, 2], "ceil_mode": 1}, [PICTURE]),
+        ("MaxPool", {"kernel_shape": [3, 1], "auto_pad": "VALID", "dilations": [2, 1]}, [PICTURE]),
         ("Softmax", {"unheard_of": 1}, [ROWS]),
     ],
 )
@@ -230,3 +240,20 @@ def test_what_cannot_be_translated_exactly_is_refused_by_name(
 ) -> None:
     with pytest.raises(ModelError, match=f"operator {kind} "):
         TorchModel(content_of(kind, attributes, inputs), None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "inputs"),
+    [
+        ("ReduceMean", {}, [BYTES.astype(np.int32), whole(1)]),
+        ("ReduceL2", {"noop_with_empty_axes": 1}, [BYTES.astype(np.int32), whole()]),
+        ("Resize", {"mode": "linear"}, [PICTURE, None, None, whole(2, 8, 9, 7)]),
+        ("Resize", {"mode": "linear"}, [PICTURE, None, np.array([1, 2, 1, 1], np.float32)]),
+    ],
+)
+def test_what_only_a_run_can_tell_is_refused_by_name(
+    kind: str, attributes: dict[str, Any], inputs: list[Any]
+) -> None:
+    model = TorchModel(content_of(kind, attributes, inputs), None)
+    with pytest.raises(ModelError, match=f"operator {kind} "):
+        model.run(model.outputs, {"i0": inputs[0]})

@@ -78,6 +78,9 @@ def _max_pool(at: Attributes) -> Function:
     at.require("ceil_mode", 0, 0)
     at.require("storage_order", 0, 0)
     _pads_asked(at)
+    if at.get("auto_pad", "NOTSET") not in ("NOTSET", "") and any(d != 1 for d in dilations):
+        # ONNX Runtime pads, and counts answers, as if there were none.
+        raise at.refused("with auto_pad and dilations")
     if len(at.node.output) > 1:
         raise at.refused("with indices")
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[n - 1]
@@ -137,16 +140,23 @@ def _layer_norm(at: Attributes) -> Function:
         raise at.refused("with its mean as an output")
 
     def norm(x: Any, scale: Any, b: Any = None) -> Any:
-        return F.layer_norm(x, x.shape[axis % x.dim() :], scale, b, epsilon)
+        shape = x.shape[axis % x.dim() :]
+        if scale.shape == shape and (b is None or b.shape == shape):
+            return F.layer_norm(x, shape, scale, b, epsilon)
+        y = F.layer_norm(x, shape, eps=epsilon) * scale
+        return y if b is None else y + b
 
     return norm
 
 
 def _instance_norm(at: Attributes) -> Function:
-    import torch.nn.functional as F
+    import torch
 
     epsilon = at.get("epsilon", 1e-5)
-    return lambda x, scale, b: F.instance_norm(x, weight=scale, bias=b, eps=epsilon)
+    # Not by `torch.nn.functional`, which takes one pixel for an error in training.
+    return lambda x, scale, b: torch.instance_norm(
+        x, scale, b, None, None, True, 0.0, epsilon, torch.backends.cudnn.enabled
+    )
 
 
 def _gemm(at: Attributes) -> Function:
@@ -247,8 +257,10 @@ def _reduce(name: str) -> Callable[[Attributes], Function]:
 
         def reduce(x: Any, given: Any = None) -> Any:
             axes = ints(given) if given is not None else list(stated or ())
+            if name in ("mean", "norm") and not x.is_floating_point():
+                raise at.refused(f"of {x.dtype}")
             if not axes and not empty_is_all:
-                return x
+                return x.abs() if name == "norm" else x
             axes = [axis % x.dim() for axis in axes] or list(range(x.dim()))
             if name == "prod":
                 for axis in sorted(axes, reverse=True):

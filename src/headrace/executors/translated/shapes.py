@@ -44,6 +44,8 @@ def _unsqueeze(at: Attributes) -> Function:
 
 
 def _slice(at: Attributes) -> Function:
+    import torch
+
     stated = at.get("starts"), at.get("ends"), at.get("axes")
 
     def cut(
@@ -58,22 +60,20 @@ def _slice(at: Attributes) -> Function:
         along = list(range(len(begin))) if along is None else along
         stride = ints(steps) if steps is not None else [1] * len(begin)
         for first, last, axis, step in zip(begin, end, along, stride, strict=True):
-            places = range(x.shape[axis])[first:last:step]
+            size = x.shape[axis]
+            # A start before the first element is the first, also of a slice that goes backwards.
+            places = range(size)[max(first, -size) : last : step]
             if step > 0:
                 x = x.narrow(axis, places.start, max(0, places.stop - places.start))
                 x = x[(slice(None),) * (axis % x.dim()) + (slice(None, None, step),)]
-            else:
-                chosen = x.new_tensor(list(places), dtype=_long())
+            elif places:
+                chosen = torch.arange(places.start, places.stop, step, device=x.device)
                 x = x.index_select(axis, chosen)
+            else:
+                x = x.narrow(axis, 0, 0)
         return x
 
     return cut
-
-
-def _long() -> Any:
-    import torch
-
-    return torch.int64
 
 
 def _gather(at: Attributes) -> Function:
@@ -155,11 +155,15 @@ def _resize(at: Attributes) -> Function:
 
     def resize(x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
         if sizes is not None and sizes.numel():
-            size = ints(sizes)[2:]
+            whole = ints(sizes)
         else:
-            size = [int(n * f) for n, f in zip(x.shape[2:], scales.tolist()[2:], strict=True)]
-            if [n * f for n, f in zip(x.shape[2:], scales.tolist()[2:], strict=True)] != size:
+            exact = [n * f for n, f in zip(x.shape, scales.tolist(), strict=True)]
+            whole = [int(size) for size in exact]
+            if exact != whole:
                 raise at.refused("by scales that do not give whole sizes")
+        size = whole[2:]
+        if whole[:2] != list(x.shape[:2]):
+            raise at.refused("of the batch or the channels")
         if how == "pytorch_half_pixel" and 1 in size:
             raise at.refused(f"to {size}")
         if mode == "nearest":
