@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.catalog.scratch import place_for_sockets
 from headrace.executors import mps
 from headrace.executors.mps import DAEMON, MpsError, MpsService, find_daemon, missing, percent_of
 from helpers.fake_mps import FakeMps, without_mps
@@ -63,6 +65,33 @@ def test_a_daemon_that_runs_already_is_used_and_never_ended(
         assert not service.is_ours
         assert service.client(25)[PIPES] == str(tmp_path)
     assert fake.calls == []
+
+
+def test_a_daemon_that_was_killed_is_seen_by_the_socket_that_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeMps(tmp_path).install(monkeypatch)
+    with tempfile.TemporaryDirectory(dir=place_for_sockets()) as pipes:
+        control = Path(pipes) / "control"
+        monkeypatch.setenv(PIPES, pipes)
+        service = MpsService()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+            daemon.bind(str(control))
+            daemon.listen(1)
+            # It accepts nobody meanwhile: more look than it has room for.
+            for _ in range(4):
+                service.start()
+                service.client(50)
+            assert not service.is_ours
+        assert control.is_socket()
+        with pytest.raises(OSError, match=f"service at {pipes} has ended"):
+            service.client(50)
+        with service:
+            assert service.is_ours
+        without_mps(tmp_path / "nothing", monkeypatch)
+        monkeypatch.setattr(mps, "ELSEWHERE", tmp_path / "nvidia")
+        monkeypatch.setenv(PIPES, pipes)
+        assert missing() is not None
 
 
 def test_where_nobody_listens_in_the_directory_that_is_named_a_daemon_is_started_elsewhere(

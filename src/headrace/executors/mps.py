@@ -13,6 +13,7 @@ included. No setting of a GPU is changed.
 import os
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def missing() -> str | None:
 def _running_elsewhere() -> dict[str, str] | None:
     """What names the daemon that our environment says and that runs; None: there is none."""
     pipes = os.environ.get(PIPES)
-    if not pipes or not (Path(pipes) / CONTROL).exists():
+    if not pipes or not _is_listened_on(Path(pipes) / CONTROL):
         return None
     return {name: os.environ[name] for name in (PIPES, LOGS) if name in os.environ}
 
@@ -128,7 +129,7 @@ class MpsService:
     def _gone(self) -> str | None:
         """Why new processes would not become clients."""
         pipes = Path(self._names[PIPES])
-        gone = not (pipes / CONTROL).exists()
+        gone = not _is_listened_on(pipes / CONTROL)
         if self.is_ours and not gone:
             gone = _has_ended(pipes / _PID_FILE)
         return f"the multi-process service at {pipes} has ended" if gone else None
@@ -200,6 +201,25 @@ def _end(keeper: "subprocess.Popen[bytes]") -> None:
         keeper.kill()
         keeper.wait()
     keeper.stdout.close()
+
+
+def _is_listened_on(control: Path) -> bool:
+    """A daemon that was killed leaves its socket, and whoever connects to that is refused. Not by
+    the number that it left, which may be one of another container's.
+
+    As CUDA connects. Whatever else is in the way, such as a long queue, says nothing of the daemon.
+    """
+    if not control.is_socket():
+        return control.exists()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(str(control))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True
 
 
 def _has_ended(pid_file: Path) -> bool:
