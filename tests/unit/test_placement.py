@@ -181,6 +181,36 @@ def test_equal_emulated_stages_take_unequal_times(tmp_path: Path) -> None:
     assert all(spec.executor == "emulated" and spec.cores == () for spec in specs)
 
 
+def test_gpus_of_one_machine_are_numbered_across_device_types_and_nodes(tmp_path: Path) -> None:
+    served = served_chain(tmp_path, pools=(6,), device="cuda-b", nodes=2)
+    places = [
+        ("n1", "cuda-a", 0),
+        ("n0", "cuda-b", 0),
+        ("n0", "cuda-b", 1),
+        ("n0", "cuda-a", 1),
+        ("n1", "cuda-b", 0),
+        ("n0", "l4", 0),
+    ]
+    slots = tuple(
+        replace(slot, node=node, device=device, device_index=index)
+        for slot, (node, device, index) in zip(served.plan.slots, places, strict=True)
+    )
+    listed = ({"cuda-b": 2, "l4": 1, "cuda-a": 2}, {"cuda-a": 1, "cuda-b": 1})
+    nodes = [
+        replace(node, devices=devices)
+        for node, devices in zip(served.plan.cluster.nodes, listed, strict=True)
+    ]
+    [kind] = served.plan.cluster.device_types
+    types = tuple(replace(kind, name=name) for name in ("cuda-a", "cuda-b", "l4"))
+    cluster = replace(served.plan.cluster, nodes=tuple(nodes), device_types=types)
+    plan = replace(served.plan, slots=slots, cluster=cluster)
+    given = (plan, served.profiles, served.folders, stage_index(plan, served.profiles), "auto", 0)
+    here = [spec.device for spec in worker_specs(*given)]
+    assert here == [4, 2, 3, 1, 5, None]
+    apart = [spec.device for spec in worker_specs(*given, node_cores={"n1": (0,)})]
+    assert apart == [0, 2, 3, 1, 1, None]
+
+
 def test_a_profile_without_a_model_file_is_not_executed_silently(tmp_path: Path) -> None:
     plan = plan_of([1, 1])
     stages = stage_index(plan, {"m": PROFILE})

@@ -1,8 +1,10 @@
 """Which worker holds which slots and stages, with which executor, on which cores."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from headrace.catalog.loadable_stages import LoadableModel
@@ -24,6 +26,7 @@ from headrace.serving.workers.cores import (
     Place,
     divided_cores,
     part_of_a_core,
+    place_of,
     say_unenforced,
     slot_cores,
     threads_of,
@@ -104,6 +107,7 @@ def worker_specs(
     if divided and quota_folder() is None:
         say_unenforced(divided)
     percent_of = percents(plan, choice)
+    numbers = _device_numbers(plan, choice, elsewhere)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
     together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
 
@@ -121,7 +125,7 @@ def worker_specs(
             executor=names[slot.device],
             cores=cores.get(slot.name, ()),
             quota=parts.get(slot.name),
-            device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
+            device=numbers.get(place_of(slot)),
             percent=percent_of.get(slot.name),
             process=together.get(slot.name),
             loads=loads(slot.name, number, later=False),
@@ -129,6 +133,29 @@ def worker_specs(
         )
         for number, slot in enumerate(plan.slots)
     )
+
+
+def _device_numbers(
+    plan: Plan, choice: ExecutorChoice, elsewhere: Collection[str]
+) -> dict[Place, int]:
+    """The number that each device, cores apart, has on its machine: those of one kind of executor
+    are counted node by node and type by type, in the order of the types' names (a plan's file knows
+    no other), whether used or not.
+
+    Args:
+        choice: of the kinds of executors.
+        elsewhere: nodes of the plan that are machines of their own; all others are this one.
+    """
+    found: dict[Place, int] = {}
+    numbers: defaultdict[tuple[str | None, str], Iterator[int]] = defaultdict(count)
+    for node in plan.cluster.nodes:
+        machine = node.name if node.name in elsewhere else None
+        for device, there in sorted(node.devices.items()):
+            kind = kind_for(device, choice)
+            if executor(kind).slot_is == "device":
+                for index in range(there):
+                    found[node.name, device, index] = next(numbers[machine, kind])
+    return found
 
 
 def _tenants(
