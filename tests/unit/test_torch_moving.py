@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from headrace.catalog.documents import read_profile
@@ -54,6 +55,27 @@ def test_layers_begin_where_many_weights_are_read_and_are_measured_in_a_row(path
     assert not device.held
     model.once(feeds)
     assert device.told.count(f"ask {block}") > 2
+
+
+def test_nodes_of_one_name_are_layers_of_their_own() -> None:
+    width = 128
+    matrix = np.random.default_rng(0).standard_normal((width, width)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="fc"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("MatMul", ["b", "v"], ["y"], name="fc"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "twice",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", width])],
+        [numpy_helper.from_array(matrix * sign, name) for sign, name in ((1, "w"), (-1, "v"))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    measured = moving.TorchMoving(model.SerializeToString(), None, LateDevice())
+    assert measured.names == ("fc", "y")
+    assert measured.weights_bytes == (matrix.nbytes, matrix.nbytes)
 
 
 def test_a_model_of_small_layers_is_one_layer(tmp_path: Path) -> None:

@@ -185,11 +185,16 @@ class HostModel:
         """What layers begin with; the first step, where none reads so much."""
         heavy = []
         steps = self.program.step_names
-        for number, step in enumerate(steps):
+        for number in range(len(steps)):
             read = self.program.reads(number, number + 1) & weights.keys()
             if sum(weights[register].nbytes for register in read) >= MANY_LAYER_BYTES:
-                heavy.append(step)
-        return [name or value for name, value, *_ in heavy or steps[:1]]
+                heavy.append(number)
+        # A file may give several nodes one name, but a value is written once.
+        first = _first_of_name(steps)
+        return [
+            next((name for name in steps[number] if name and first[name] == number), "")
+            for number in heavy or range(len(steps))[:1]
+        ]
 
     def _layer(
         self, first: int, end: int, views: Mapping[int, tuple[int, Any]], numbers: dict[int, int]
@@ -379,6 +384,11 @@ class ResidentModel:
             self._device.give_back(memory)
 
 
+def _first_of_name(steps: Sequence[tuple[str, ...]]) -> dict[str, int]:
+    """By a node's name, or what it writes: the first step that has it."""
+    return {name: number for number, names in reversed(list(enumerate(steps))) for name in names}
+
+
 def _spans(steps: Sequence[tuple[str, ...]], layers: Sequence[str]) -> list[tuple[int, int]]:
     """The first step of each layer, and the one behind its last.
 
@@ -387,7 +397,7 @@ def _spans(steps: Sequence[tuple[str, ...]], layers: Sequence[str]) -> list[tupl
     """
     if not layers:
         return [(0, len(steps))]
-    place = {name: number for number, names in reversed(list(enumerate(steps))) for name in names}
+    place = _first_of_name(steps)
     at = [-1]
     for name in layers:
         at.append(place.get(name, -1))
