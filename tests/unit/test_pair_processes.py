@@ -3,8 +3,11 @@
 import os
 from fractions import Fraction
 
+import pytest
+
 from headrace.commands.interfere import left_out
-from headrace.profiling.side_by_side import _worker
+from headrace.domain.errors import ModelError
+from headrace.profiling.side_by_side import _hear, _worker
 from helpers.problems import make_profile
 
 
@@ -13,6 +16,16 @@ def test_ctrl_c_reaches_the_command_alone_and_not_the_processes_that_run_models(
     with _worker({}) as worker:
         assert os.getsid(worker.pid) == worker.pid
 
+    assert worker.returncode is not None
+
+
+def test_a_process_that_answers_nothing_is_not_awaited_for_ever() -> None:
+    with (
+        _worker({}) as worker,
+        pytest.raises(ModelError, match="has said nothing for 0 s"),
+    ):
+        # It waits for what it shall open.
+        _hear(worker, patience_s=0.0)
     assert worker.returncode is not None
 
 

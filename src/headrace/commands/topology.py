@@ -22,7 +22,8 @@ def topology(
     """Show which GPU can copy weights for which, as `plan --provision deepplan+pt` needs it.
 
     A GPU helps another that is behind a different PCIe switch and joined to it by NVLink. Read from
-    the driver, with nvidia-ml-py installed, or from a file.
+    the driver, with nvidia-ml-py installed, or from a file. Numbers are the driver's, as
+    `nvidia-smi` shows them; those of plans are CUDA's, whose order may be another.
 
     [dim]headrace topology --file server.yaml[/dim]
     """

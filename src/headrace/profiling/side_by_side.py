@@ -18,6 +18,7 @@ fewer than LEAST_RUNS is repeated with twice its length.
 """
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ MOST_ROUNDS = 25
 QUIET_PAIR_CORE_SHARE = 0.9
 """Median of both; lower than a profile's, which is of one core (`profiler.QUIET_CORE_SHARE`)."""
 _LEAST_CORE_SHARE = 0.1
+ANSWER_S = 600.0
+"""For a process to answer: opening large models takes minutes, and a window at most seconds beyond
+its last batch. One that is silent for longer hangs, as a driver may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,8 +307,19 @@ def _tell(worker: "subprocess.Popen[bytes]", message: msgspec.Struct) -> None:
     worker.stdin.flush()
 
 
-def _hear(worker: "subprocess.Popen[bytes]") -> Took:
+def _hear(worker: "subprocess.Popen[bytes]", patience_s: float = ANSWER_S) -> Took:
+    """
+    Raises:
+        ModelError: it failed, has ended, or says nothing for so long.
+    """
     assert worker.stdout is not None, "a pipe"
+    # An answer is one line, and nothing is ahead of it: what is readable begins it.
+    readable, _, _ = select.select([worker.stdout], [], [], patience_s)
+    if not readable:
+        raise ModelError(
+            f"interference: a process that runs a model has said nothing for {patience_s:g} s, and"
+            " is ended; measure smaller batches, or look at the device (nvidia-smi)"
+        )
     line = worker.stdout.readline()
     if not line:
         raise ModelError("interference: a process that ran a model ended; is there enough memory?")

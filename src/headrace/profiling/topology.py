@@ -29,7 +29,7 @@ SAME_NODE = 40
 
 
 class GpuTopology(Record, frozen=True, kw_only=True):
-    """The GPUs of one machine, by their numbers."""
+    """The GPUs of one machine, by their numbers: the driver's, which need not be CUDA's."""
 
     switches: tuple[tuple[int, ...], ...]
     """Devices behind one PCIe switch each; every device is in exactly one."""
@@ -122,8 +122,9 @@ def read_topology(path: Path) -> GpuTopology:
 
 
 def found_topology(nvml: Any = None) -> GpuTopology:
-    """Of this machine, as its driver reports it. A machine that hides its switches, as virtual ones
-    do, is taken for one with a switch for each device: measure two copies at once there.
+    """Of this machine, as its driver reports and numbers it. A machine that hides its switches, as
+    virtual ones do, is taken for one with a switch for each device: measure two copies at once
+    there.
 
     Args:
         nvml: the module `pynvml`, or one like it; None: the one that is installed.
