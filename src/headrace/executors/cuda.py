@@ -114,6 +114,10 @@ def room_missing(stage: str, weights: int, number: int) -> str | None:
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info(number)
+    if weights > free:
+        # What this process keeps of models that have gone counts as taken.
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(number)
     if weights <= free:
         return None
     return (

@@ -13,6 +13,7 @@ answers. Copies run at the bus's speed if the caller's memory is pinned, as a wo
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -242,8 +243,14 @@ class TorchExecutor:
         run()
 
     def unload(self) -> None:
+        import torch
+
         self._bindings.clear()
         del self._model
+        # PyTorch keeps what is free on a device, for this process alone. Whoever runs next is told
+        # of a device that has failed.
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
     def _warm_up(self) -> None:
         """Run every batch size that a device records, else the smallest and the largest."""

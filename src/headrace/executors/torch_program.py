@@ -276,7 +276,8 @@ class TorchProgram:
             least, most = attributes["least"], attributes["most"]
             return lambda values: _expected(values[first], node.input[0], least, most)
         view = (attributes["size"], attributes["stride"], attributes["offset"])
-        return lambda values: self._torch.as_strided(values[first], *view)
+        as_strided = self._torch.as_strided
+        return lambda values: as_strided(values[first], *view)
 
     def _call(
         self, node: Any, call: bytes, reads: Sequence[_Register | None]
