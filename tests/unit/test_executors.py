@@ -12,8 +12,10 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
+from headrace.executors import onnx
 from headrace.executors.base import TensorMemory
 from headrace.executors.emulated import EmulatedStage
+from headrace.executors.onnx_session import open_session, run_session
 from headrace.serving.workers.arena import Arena, map_arena
 from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run, Stop
 from headrace.serving.workers.worker import Worker, open_stage
@@ -113,6 +115,29 @@ def test_an_output_of_another_shape_than_profiled_is_refused_at_load(
     image = TensorSpec(name="x", dtype="float32", item_shape=(3, 8, 8))
     with pytest.raises(ModelError, match=r"output 'y' has shape \(1, 4\) at batch size 1"):
         open_stage(load_of(path, inputs=(image,)), memory)
+
+
+@pytest.mark.parametrize(("gpu", "warmed"), [(None, [1, 4]), (0, [1, 2, 3, 4])])
+def test_every_batch_size_that_a_gpu_prepares_for_has_run_before_a_stage_is_loaded(
+    gpu: int | None,
+    warmed: list[int],
+    tmp_path: Path,
+    memory: TensorMemory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[int] = []
+
+    def opened(path: str, *rest: Any, gpu: int | None, **options: Any) -> Any:
+        return open_session(path)
+
+    def run(session: Any, names: Any, feeds: Any) -> Any:
+        ran.append(len(feeds["x"]))
+        return run_session(session, names, feeds)
+
+    monkeypatch.setattr(onnx, "open_session", opened)
+    monkeypatch.setattr(onnx, "run_session", run)
+    onnx.OnnxExecutor(load_of(saved(add_one_model(), tmp_path / "m.onnx")), memory, gpu=gpu)
+    assert ran == warmed
 
 
 @pytest.mark.parametrize(("size", "offset"), [(1, -64), (1, 1 << 16), (5_000, 0), (0, 0)])

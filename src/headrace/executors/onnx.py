@@ -1,7 +1,7 @@
 """ONNX Runtime on CPU cores, reading and writing the arena directly."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -84,7 +84,10 @@ class OnnxExecutor:
         self.refuses_zeros = not stage.warm_up
         """Or never tried: nothing is known of what it makes of zeros."""
         if stage.warm_up:
-            self._warm_up()
+            # A GPU's libraries choose and prepare for every new shape, which takes tenths of a
+            # second where there are convolutions; on a core a shape is nothing new.
+            most = stage.max_batch
+            self._warm_up(sorted({1, most}) if gpu is None else range(1, most + 1))
 
     def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
         self.run_at((), size, input_offsets, output_offsets)
@@ -165,9 +168,9 @@ class OnnxExecutor:
         )
         return _bound(self._session, inputs, outputs)
 
-    def _warm_up(self) -> None:
-        """Run the smallest and the largest batch once, outside the arena."""
-        for size in sorted({1, self._stage.max_batch}):
+    def _warm_up(self, sizes: Iterable[int]) -> None:
+        """Run a batch of each size once, outside the arena."""
+        for size in sizes:
             given = {
                 spec.name: np.empty((size, *spec.item_shape), element_dtype(spec))
                 for spec in self._stage.inputs
