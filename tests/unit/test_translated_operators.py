@@ -182,20 +182,27 @@ def test_a_translated_operator_waits_for_no_device(
     assert [tuple(tensor.shape) for tensor in found] == [array.shape for array in there]
 
 
-@pytest.mark.parametrize("then", ["", "Slice", "Reshape"])
+SHAPED_BY = {"Reshape": "size", "Tile": "repeats"}
+"""Operator -> what tells the shape of its answer in the test below."""
+
+
+@pytest.mark.parametrize("then", ["", "Slice", "Reshape", "Tile"])
 def test_a_shape_that_a_device_computes_with_is_put_there(then: str) -> None:
-    """The scale of attention, as exports by TorchScript have it; with the shape's number read at
-    once, or also by what shapes the answer."""
+    """The scale of attention, as exports by TorchScript have it; and where what is computed from a
+    shape also shapes the answer, whatever computes it."""
     cut = helper.make_node("Slice", ["shape", "from", "to"], ["size"])
     nodes = [
         helper.make_node("Shape", ["i0"], ["shape"]),
         cut if then else helper.make_node("Identity", ["shape"], ["size"]),
         helper.make_node("Cast", ["size"], ["number"], to=TensorProto.FLOAT),
         helper.make_node("Sqrt", ["number"], ["scale"]),
-        helper.make_node("Div", ["i0", "scale"], ["o0" if then != "Reshape" else "scaled"]),
+        helper.make_node("Div", ["i0", "scale"], ["scaled" if then in SHAPED_BY else "o0"]),
     ]
-    if then == "Reshape":
-        nodes.append(helper.make_node("Reshape", ["scaled", "size"], ["o0"]))
+    if then == "Tile":
+        nodes.append(helper.make_node("Cast", ["scale"], ["root"], to=TensorProto.INT64))
+        nodes.append(helper.make_node("Concat", ["root", "root"], ["repeats"], axis=0))
+    if then in SHAPED_BY:
+        nodes.append(helper.make_node(then, ["scaled", SHAPED_BY[then]], ["o0"]))
     graph = helper.make_graph(
         nodes,
         "scaled",

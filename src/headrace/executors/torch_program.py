@@ -458,12 +458,20 @@ def _numbers_in(value: Any) -> list[int]:
 def _host_values(graph: Any) -> frozenset[str]:
     """Values that tell shapes: arguments that are, what these are computed from, and a tensor's
     shape, whoever asks for it."""
-    wanted = {name for node in graph.node if node.op_type == "Shape" for name in node.output}
+    known = {proto.name for proto in graph.initializer} | {""}
+    """Without a device: weights, shapes, and what is computed from these alone."""
+    wanted: set[str] = set()
+    for node in graph.node:
+        if node.op_type == "Shape":
+            wanted.update(node.output)
+        if node.op_type == "Shape" or known.issuperset(node.input):
+            known.update(node.output)
     for node in reversed(graph.node):
         if node.domain == TORCH_DOMAIN:
             continue
         positions = HOST_ARGUMENTS.get(node.op_type, ())
         wanted.update(name for i, name in enumerate(node.input) if name and i in positions)
-        if node.op_type in SHAPE_MATHS and wanted.intersection(node.output):
+        maths = node.op_type in SHAPE_MATHS or known.issuperset(node.input)
+        if maths and wanted.intersection(node.output):
             wanted.update(name for name in node.input if name)
     return frozenset(wanted)
