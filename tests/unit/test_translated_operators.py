@@ -215,6 +215,27 @@ def test_a_shape_that_a_device_computes_with_is_put_there(then: str) -> None:
     assert found.device.type == "meta"
 
 
+def test_a_weight_whose_shape_is_asked_for_lies_on_the_device() -> None:
+    table = real(100, 4)
+    nodes = [
+        helper.make_node("Shape", ["table"], ["shape"]),
+        helper.make_node("Gather", ["table", "i0"], ["rows"]),
+        helper.make_node("Tile", ["rows", "shape"], ["o0"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "embedding",
+        [helper.make_tensor_value_info("i0", TensorProto.INT64, ["batch"])],
+        [onnx.ValueInfoProto(name="o0")],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    program = TorchProgram(model, None, "meta")
+    [found] = program([torch.empty(2, dtype=torch.int64, device="meta")])
+    assert tuple(found.shape) == (200, 16)
+    assert [tuple(weight.shape) for weight in program.take_weights().values()] == [table.shape]
+
+
 @pytest.mark.parametrize(
     "numbers",
     [

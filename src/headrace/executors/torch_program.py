@@ -471,6 +471,8 @@ def _host_values(graph: Any) -> frozenset[str]:
             continue
         positions = HOST_ARGUMENTS.get(node.op_type, ())
         wanted.update(name for i, name in enumerate(node.input) if name and i in positions)
+        if node.op_type == "Shape":  # of a weight too, whose numbers it does not read
+            continue
         maths = node.op_type in SHAPE_MATHS or known.issuperset(node.input)
         if maths and wanted.intersection(node.output):
             wanted.update(name for name in node.input if name)
