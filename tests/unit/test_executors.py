@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -117,9 +118,13 @@ def test_an_output_of_another_shape_than_profiled_is_refused_at_load(
         open_stage(load_of(path, inputs=(image,)), memory)
 
 
-@pytest.mark.parametrize(("gpu", "warmed"), [(None, [1, 4]), (0, [1, 2, 3, 4])])
-def test_every_batch_size_that_a_gpu_prepares_for_has_run_before_a_stage_is_loaded(
+@pytest.mark.parametrize(
+    ("gpu", "patience_s", "warmed"),
+    [(None, 100.0, [1, 4]), (0, 100.0, [1, 4, 2, 3]), (0, 25.0, [1, 4, 2]), (0, 5.0, [1, 4])],
+)
+def test_batch_sizes_that_a_gpu_prepares_for_run_before_a_stage_is_loaded_while_there_is_time(
     gpu: int | None,
+    patience_s: float,
     warmed: list[int],
     tmp_path: Path,
     memory: TensorMemory,
@@ -134,6 +139,8 @@ def test_every_batch_size_that_a_gpu_prepares_for_has_run_before_a_stage_is_load
         ran.append(len(feeds["x"]))
         return run_session(session, names, feeds)
 
+    monkeypatch.setattr(onnx, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(ran)))
+    monkeypatch.setattr(onnx, "WARM_UP_S", patience_s)
     monkeypatch.setattr(onnx, "open_session", opened)
     monkeypatch.setattr(onnx, "run_session", run)
     onnx.OnnxExecutor(load_of(saved(add_one_model(), tmp_path / "m.onnx")), memory, gpu=gpu)

@@ -1,7 +1,9 @@
 """ONNX Runtime on CPU cores, reading and writing the arena directly."""
 
+import logging
+import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -36,6 +38,8 @@ from headrace.executors.onnx_session import (
 )
 from headrace.executors.onnx_shared import MAKER, PACKED_BYTES
 
+logger = logging.getLogger(__name__)
+
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -57,6 +61,9 @@ IN_PLACE_FROM_BYTES = 32 << 20
 smaller models are packed in a few milliseconds."""
 PACKED_FROM_BYTES = 1 << 20
 """Of matrices: packing fewer saves too little of any run."""
+WARM_UP_S = 30.0
+"""For the sizes between the smallest and the largest: a worker that has not loaded a stage after
+two minutes is taken for one that hangs, and there may be hundreds of sizes."""
 
 
 class OnnxExecutor:
@@ -86,8 +93,8 @@ class OnnxExecutor:
         if stage.warm_up:
             # A GPU's libraries choose and prepare for every new shape, which takes tenths of a
             # second where there are convolutions; on a core a shape is nothing new.
-            most = stage.max_batch
-            self._warm_up(sorted({1, most}) if gpu is None else range(1, most + 1))
+            between = range(2, stage.max_batch if gpu is not None else 2)
+            self._warm_up(list(dict.fromkeys((1, stage.max_batch, *between))))
 
     def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
         self.run_at((), size, input_offsets, output_offsets)
@@ -168,9 +175,20 @@ class OnnxExecutor:
         )
         return _bound(self._session, inputs, outputs)
 
-    def _warm_up(self, sizes: Iterable[int]) -> None:
-        """Run a batch of each size once, outside the arena."""
-        for size in sizes:
+    def _warm_up(self, sizes: Sequence[int]) -> None:
+        """Run a batch of each size once, outside the arena: of the first two always, of the others
+        as far as WARM_UP_S goes."""
+        until_s = time.monotonic() + WARM_UP_S
+        for number, size in enumerate(sizes):
+            if number >= 2 and time.monotonic() > until_s:
+                logger.info(
+                    "stage %r: first batches of %d items and more, below %d, take longer than later"
+                    " ones: there was no time to try these sizes",
+                    self._stage.name,
+                    size,
+                    self._stage.max_batch,
+                )
+                return
             given = {
                 spec.name: np.empty((size, *spec.item_shape), element_dtype(spec))
                 for spec in self._stage.inputs
