@@ -12,7 +12,7 @@ from fractions import Fraction
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Slot, Tenant
 from headrace.domain.profile import Profile
-from headrace.interference import DeviceUse, slowdown_of, use_of
+from headrace.interference import DeviceUse, slowdown_of, uses_of
 from helpers.problems import profiled_us
 
 
@@ -199,16 +199,21 @@ def judge_slowdowns(plan: Plan, profiles: Mapping[str, Profile]) -> None:
             for tenant in slot.tenants:
                 own = _used(plan, profiles, slot, tenant)
                 beside = [_used(plan, profiles, s, t) for s in others for t in s.tenants]
-                needed = max((slowdown_of(document, own, [use]) for use in beside), default=1.0)
+                pairs = ((mine, its) for use in beside for its in use for mine in own)
+                needed = max(
+                    (slowdown_of(document, [mine], [[its]]) for mine, its in pairs), default=1.0
+                )
                 require(
                     needed <= tenant.slowdown * (1 + 1e-9),
                     f"{slot.name}: slowed {needed}, {tenant.slowdown} stated",
                 )
 
 
-def _used(plan: Plan, profiles: Mapping[str, Profile], slot: Slot, tenant: Tenant) -> DeviceUse:
+def _used(
+    plan: Plan, profiles: Mapping[str, Profile], slot: Slot, tenant: Tenant
+) -> Sequence[DeviceUse]:
     batch = _pipeline_of(plan, tenant.model, tenant.pipeline).batch_size
-    return use_of(profiles[tenant.model], slot.device, slot.share, batch)
+    return uses_of(profiles[tenant.model], slot.device, slot.share, batch)
 
 
 def judge_run(plan: Plan, header: EventLogHeader, events: Sequence[AnyEvent]) -> None:

@@ -74,6 +74,16 @@ def with_utilisation(profile: Profile, l2: float, dram: float) -> Profile:
     )
 
 
+def loudest_alone(profile: Profile) -> Profile:
+    """Taking most of the device at batch size 1, as a model whose batches read large weights."""
+    return replace(
+        profile,
+        utilisation=tuple(
+            replace(used, l2=used.l2[::-1], dram=used.dram[::-1]) for used in profile.utilisation
+        ),
+    )
+
+
 def shared_problem(
     planner: str,
     *,

@@ -13,7 +13,7 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Objective, PlanOptions, Problem
-from headrace.interference import slowdown_of, slowed_us, use_of
+from headrace.interference import slowdown_of, slowed_us, uses_of
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
@@ -28,7 +28,7 @@ from headrace.planning.shares.raising import raised
 from headrace.planning.shares.rounding import Trial
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile, whole_model_us
-from helpers.shared import make_interference, with_utilisation
+from helpers.shared import loudest_alone, make_interference, with_utilisation
 
 HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
 SHARES = (Fraction(1), 4 * FIFTH, HALF, FIFTH)
@@ -55,9 +55,8 @@ def small_problem(
             fixed_fraction=float(rng.uniform(0.2, 0.8)),
             seed=int(rng.integers(1 << 30)),
         )
-        profiles.append(
-            with_utilisation(profile, float(rng.uniform(0, 0.9)), float(rng.uniform(0, 0.9)))
-        )
+        used = with_utilisation(profile, float(rng.uniform(0, 0.9)), float(rng.uniform(0, 0.9)))
+        profiles.append(loudest_alone(used) if m % 2 else used)
     counts = {names[0]: 2 if types == 1 else 1, **dict.fromkeys(names[1:], 1)}
     prices = rng.choice([1.0, 1.5, 2.0, 3.5], size=types)
     load = float(rng.uniform(0.3, 1.3))
@@ -156,7 +155,7 @@ def carried(
     total = np.zeros(len(problem.demands))
     profiles = [problem.profiles[d.model] for d in problem.demands]
     uses = [
-        [use_of(profiles[m], kind.name, share, b) for m, b in tenants]
+        [uses_of(profiles[m], kind.name, share, b) for m, b in tenants]
         for share, tenants in zip(split, parts, strict=True)
     ]
     for i, (share, tenants) in enumerate(zip(split, parts, strict=True)):

@@ -27,7 +27,7 @@ from headrace.planning.common.shared_assembly import (
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 from helpers.problems import make_problem, make_profile
-from helpers.shared import make_interference, with_utilisation
+from helpers.shared import loudest_alone, make_interference, with_utilisation
 
 HALF = Fraction(1, 2)
 TWICE = make_interference(coefficients=(2.0, 0.0, 0.0, 0.0, 0.0))
@@ -35,22 +35,25 @@ TWICE = make_interference(coefficients=(2.0, 0.0, 0.0, 0.0, 0.0))
 OVERHEAD_US = 300
 
 
-def two_halves(*, told: Interference | None = None) -> tuple[Problem, Plan]:
-    """Two models on the halves of one device. `told`: what the plan reckons with."""
+def two_halves(*, told: Interference | None = None, batch: int = 1) -> tuple[Problem, Plan]:
+    """Two models on the halves of one device, louder in smaller batches than in those of `batch`.
+    `told`: what the plan reckons with."""
     profiles = [
         replace(
-            with_utilisation(
-                make_profile(
-                    name,
-                    blocks=1,
-                    devices={"gpu": 1.0},
-                    shares=(HALF,),
-                    max_batch=1,
-                    spread=1.0,
-                    seed=seed,
-                ),
-                0.5,
-                0.5,
+            loudest_alone(
+                with_utilisation(
+                    make_profile(
+                        name,
+                        blocks=1,
+                        devices={"gpu": 1.0},
+                        shares=(HALF,),
+                        max_batch=batch,
+                        spread=1.0,
+                        seed=seed,
+                    ),
+                    0.5,
+                    0.5,
+                )
             ),
             batch_overhead_us=OVERHEAD_US,
         )
@@ -66,7 +69,9 @@ def two_halves(*, told: Interference | None = None) -> tuple[Problem, Plan]:
     )
     device = ChosenDevice(
         "gpu",
-        tuple(ChosenPart(HALF, 60_000, (ChosenTenant(profile.model, 1),)) for profile in profiles),
+        tuple(
+            ChosenPart(HALF, 60_000, (ChosenTenant(profile.model, batch),)) for profile in profiles
+        ),
     )
     claim = Claim(bound=None, stopped="heuristic", binding="by hand", runtime_s=0.0)
     return problem, assemble_shared(problem, [device], claim, (told,) if told else ())
@@ -92,6 +97,18 @@ def test_a_batch_beside_another_takes_as_much_longer_as_the_document_says() -> N
     # Nothing runs beside the first when it starts, nor beside the last.
     expected = sorted([a_us + OVERHEAD_US, 2 * b_us + OVERHEAD_US, b_us + OVERHEAD_US])
     assert sorted(ran_us(events)) == expected
+
+
+def test_a_batch_is_slowed_by_the_size_that_really_runs_beside_it_which_plans_reckon_with() -> None:
+    by_memory = make_interference(coefficients=(1.0, 0.0, 0.0, 0.0, 2.0))
+    problem, plan = two_halves(told=by_memory, batch=4)
+    assert [tenant.slowdown for slot in plan.slots for tenant in slot.tenants] == [1.5, 1.5]
+
+    one_each = arrivals((0, "a"), (10, "b"))
+    _, events = simulate(plan, problem.profiles, one_each, jitter=False, interference=(by_memory,))
+
+    # Batches of four take half as much of the memory, and would cost a neighbour a quarter.
+    assert round(1.5 * alone_us(problem, "b")) + OVERHEAD_US in ran_us(events)
 
 
 def test_without_a_document_batches_take_what_the_plan_says() -> None:

@@ -174,8 +174,8 @@ def test_a_document_predicts_what_its_fit_does() -> None:
     predicted = [
         slowdown_of(
             document,
-            DeviceUse(each.own.l2, each.own.dram, 0.5),
-            [DeviceUse(each.other.l2, each.other.dram, 0.5)],
+            [DeviceUse(each.own.l2, each.own.dram, 0.5)],
+            [[DeviceUse(each.other.l2, each.other.dram, 0.5)]],
         )
         for each in measured
     ]
@@ -270,9 +270,9 @@ def test_a_document_that_needs_a_sensitivity_says_so_where_none_was_measured() -
     )
     measured = DeviceUse(0.1, 0.1, 0.5, beside=1.25)
 
-    assert slowdown_of(document, measured, [measured]) == 1.25
+    assert slowdown_of(document, [measured], [[measured]]) == 1.25
     with pytest.raises(ProfileError, match="--update-profiles"):
-        slowdown_of(document, DeviceUse(0.1, 0.1, 0.5), [measured])
+        slowdown_of(document, [DeviceUse(0.1, 0.1, 0.5)], [[measured]])
 
 
 def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -164,6 +164,38 @@ def test_parts_beside_each_other_divide_the_memory_as_their_models_need_it() -> 
         assert verify(result.plan, profiles) == []
 
 
+def test_a_slowdown_that_is_largest_between_two_profiled_sizes_is_promised_and_verified() -> None:
+    problem = shared_problem("gpulet", models=2, devices=1, load=0.1)
+    profiles = {
+        name: replace(
+            profile,
+            utilisation=tuple(
+                replace(used, batch_sizes=(1, 4), l2=(0.4, 0.0), dram=(0.0, 0.4))
+                for used in profile.utilisation
+            ),
+        )
+        for name, profile in problem.profiles.items()
+    }
+    document = replace(
+        make_interference(), features=("1", "l2_other*dram_other"), coefficients=(1.0, 9.0)
+    )
+    problem = replace(problem, profiles=profiles, interference=(document,))
+    parts = tuple(ChosenPart(HALF, 300_000, (ChosenTenant(name, 4),)) for name in profiles)
+    claim = Claim(bound=None, stopped="heuristic", binding="by hand", runtime_s=0.0)
+
+    plan = assemble_shared(problem, [ChosenDevice("gpu", parts)], claim, (document,))
+
+    slowdowns = [tenant.slowdown for slot in plan.slots for tenant in slot.tenants]
+    # At two and three of four: 4/15 and 2/15 of the device.
+    assert slowdowns == pytest.approx([1 + 9 * 8 / 225] * 2)
+    assert "slowdown" not in {each.check for each in verify(plan, profiles)}
+    less = tuple(
+        replace(slot, tenants=tuple(replace(t, slowdown=1.3) for t in slot.tenants))
+        for slot in plan.slots
+    )
+    assert "slowdown" in {each.check for each in verify(replace(plan, slots=less), profiles)}
+
+
 def test_what_the_heuristics_cannot_plan_is_refused_with_another_planner() -> None:
     two_types = make_problem(rates={"m": 1.0}, options=PlanOptions(planner="gpulet"))
     with pytest.raises(DocumentError, match="devices of one type, and the cluster has a, b"):

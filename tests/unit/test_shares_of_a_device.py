@@ -14,7 +14,7 @@ from headrace.domain.errors import DocumentError, ProfileError
 from headrace.domain.interference import HoldOut, Interference
 from headrace.domain.profile import Provenance
 from headrace.domain.utilisation import Utilisation
-from headrace.interference import DeviceUse, slowdown_of, slowed_us, use_of
+from headrace.interference import DeviceUse, slowdown_of, slowed_us, uses_of
 from helpers.problems import make_profile
 
 HALF, FIFTH, WHOLE = Fraction(1, 2), Fraction(1, 5), Fraction(1)
@@ -85,17 +85,26 @@ def test_a_slowdown_is_the_worst_over_all_neighbours_and_never_below_one() -> No
 
     beside_heavy = 0.895 + 0.113 * 0.5 + 0.716 * 0.9 + 0.355 * 0.4 + 0.088 * 0.8
 
-    assert slowdown_of(DOCUMENT, own, [light, heavy]) == pytest.approx(beside_heavy)
-    assert slowdown_of(DOCUMENT, DeviceUse(0, 0, 0.5), [DeviceUse(0, 0, 0.5)]) == 1.0
-    assert slowdown_of(DOCUMENT, own, []) == 1.0
+    assert slowdown_of(DOCUMENT, [own], [[light], [heavy]]) == pytest.approx(beside_heavy)
+    assert slowdown_of(DOCUMENT, [DeviceUse(0, 0, 0.5)], [[DeviceUse(0, 0, 0.5)]]) == 1.0
+    assert slowdown_of(DOCUMENT, [own], []) == 1.0
     assert slowed_us(10_000, 1.5) == 15_000
+
+
+def test_a_slowdown_is_the_worst_of_all_batch_sizes_that_both_may_run() -> None:
+    own = [DeviceUse(0.5, 0.4, 0.5), DeviceUse(0.3, 0.4, 0.5)]
+    other = [DeviceUse(0.1, 0.1, 0.5), DeviceUse(0.1, 0.8, 0.5), DeviceUse(0.1, 0.2, 0.5)]
+
+    worst = 0.895 + 0.113 * 0.5 + 0.716 * 0.1 + 0.355 * 0.4 + 0.088 * 0.8
+
+    assert slowdown_of(DOCUMENT, own, [other[:1], other]) == pytest.approx(worst)
 
 
 def test_terms_may_be_products_of_features() -> None:
     document = Interference(
         device="gpu", features=("1", "l2_own*share_other"), coefficients=(1, 2), provenance=ORIGIN
     )
-    assert slowdown_of(document, DeviceUse(0.5, 0, 0.4), [DeviceUse(0, 0, 0.6)]) == 1.6
+    assert slowdown_of(document, [DeviceUse(0.5, 0, 0.4)], [[DeviceUse(0, 0, 0.6)]]) == 1.6
 
 
 @pytest.mark.parametrize(
@@ -132,11 +141,12 @@ def test_a_profile_keeps_its_utilisation_and_says_where_it_lacks_one(tmp_path: P
     again = read_profile(tmp_path / "m.profile.json")
 
     assert again.utilisation == (used,)
-    found = use_of(again, "gpu", HALF, 3)
+    *_, found = smaller = uses_of(again, "gpu", HALF, 3)
+    assert [use.l2 for use in smaller] == pytest.approx([0.1, 0.2, 0.3])
     assert (found.l2, found.dram) == pytest.approx((0.3, 0.2))
     assert (found.share, found.beside) == (0.5, None)
     with pytest.raises(ProfileError, match="no utilisation on 1/5 of a 'gpu'"):
-        use_of(again, "gpu", FIFTH, 1)
+        uses_of(again, "gpu", FIFTH, 1)
 
 
 def test_utilisation_beyond_a_whole_device_is_refused(tmp_path: Path) -> None:

@@ -321,3 +321,33 @@ def test_below_the_smallest_measured_batch_what_it_uses_of_the_device_is_that_ba
         for name, profile in least.items()
     }
     assert verify(shape.plan, least) == verify(shape.plan, most) != []
+
+
+def test_what_smaller_batches_cost_their_neighbours_is_reckoned_with() -> None:
+    shape = SHAPES["turns"]()
+    louder = {
+        name: replace(
+            profile,
+            utilisation=tuple(
+                # As the plan has it at the size of its batches, and all of the device below.
+                replace(
+                    used, batch_sizes=(1, 2), l2=(1.0, used.at(2)[0]), dram=(1.0, used.at(2)[1])
+                )
+                for used in profile.utilisation
+            ),
+        )
+        if name == "m0"
+        else profile
+        for name, profile in shape.profiles.items()
+    }
+    of_two = next(each for each in shape.plan.deployments if each.model == "m0")
+    assert [pipeline.batch_size for pipeline in of_two.pipelines] == [2]
+
+    found = [each for each in verify(shape.plan, louder) if each.check == "slowdown"]
+
+    # Its own is, too, which may be slowed more in smaller batches.
+    assert sorted(each.where.split(", ")[1] for each in found) == [
+        "m0/p0/stage 0",
+        "m2/p0/stage 0",
+        "m3/p0/stage 0",
+    ]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.kernel.layout import Ints
@@ -20,7 +19,7 @@ from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan, Stage
 from headrace.domain.problem import check_interference
 from headrace.domain.profile import Profile
-from headrace.interference import DeviceUse, slowdown_of, use_of
+from headrace.interference import Floats, other_terms, own_terms, uses_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +30,10 @@ class Beside:
     """(T x largest batch size,): what the device takes at the median with nothing beside it."""
     server_us: Ints
     """(T,): what the server takes of a batch on top."""
-    slowdown: npt.NDArray[np.float64]
-    """(T x T,): of one stage beside another, at their planned batch sizes."""
+    own_terms: Floats
+    """(T x largest batch size x terms,): what each batch brings to its own slowdown."""
+    other_terms: Floats
+    """The same shape: what it brings to that of its neighbours."""
     first_near: Ints
     """(S + 1,): where the neighbours of each slot begin in `near`."""
     near: Ints
@@ -69,10 +70,12 @@ def beside_of(
             alone_us[row, size - 1] = costs.execution(timed, size).p50_us
         server_us[row] = costs.latency(timed, 1).p50_us - alone_us[row, 0]
     first_near, near = _neighbours(plan, by_device)
+    own, other = _terms(stages, by_device if len(near) else {}, most)
     return Beside(
         alone_us=alone_us.ravel(),
         server_us=server_us,
-        slowdown=_slowdowns(stages, by_device, several=len(near) > 0).ravel(),
+        own_terms=own,
+        other_terms=other,
         first_near=first_near,
         near=near,
     )
@@ -91,25 +94,20 @@ def _neighbours(plan: Plan, by_device: Mapping[str, Interference]) -> tuple[Ints
     return np.array(first, dtype=np.int64), np.array(near, dtype=np.int64)
 
 
-def _slowdowns(
+def _terms(
     stages: Sequence[tuple[Profile, Stage, int]],
     by_device: Mapping[str, Interference],
-    *,
-    several: bool,
-) -> npt.NDArray[np.float64]:
-    found = np.ones((len(stages), len(stages)))
-    if not several:
-        return found
-    uses: list[DeviceUse | None] = [
-        use_of(profile, stage.device, stage.share, size) if stage.device in by_device else None
-        for profile, stage, size in stages
-    ]
-    for row, (_, stage, _) in enumerate(stages):
-        for column, (_, beside, _) in enumerate(stages):
-            own, other = uses[row], uses[column]
-            if own is not None and other is not None and stage.device == beside.device:
-                found[row, column] = slowdown_of(by_device[stage.device], own, [other])
-    return found
+    most: int,
+) -> tuple[Floats, Floats]:
+    """`Beside.own_terms` and `other_terms`; zero where nothing is slowed."""
+    terms = max((len(document.features) for document in by_device.values()), default=1)
+    own, other = np.zeros((2, len(stages), most, terms))
+    for row, (profile, stage, sizes) in enumerate(stages):
+        if (document := by_device.get(stage.device)) is not None:
+            uses = uses_of(profile, stage.device, stage.share, sizes)
+            own[row, :sizes, : len(document.features)] = own_terms(document, uses)
+            other[row, :sizes, : len(document.features)] = other_terms(document, uses)
+    return own.ravel(), other.ravel()
 
 
 def refuse_with(what: str) -> DocumentError:

@@ -90,10 +90,12 @@ class Session(NamedTuple):
     """(stages,): as many times longer batches take, from `slower_from` on; `delay_us` on top."""
     slower_slots: Any
     """(S,): and as many times on these slots; empty: as profiled."""
-    slowdown: Any
-    """(stages x stages,): of one stage beside another; empty: nothing slows anything (`beside`)."""
+    own_terms: Any
+    """(stages x size_max x terms,): of slowdowns (`beside`); empty: nothing slows anything."""
+    other_terms: Any
+    """The same of what runs beside; times `own_terms` and summed they are a slowdown."""
     alone_us: Ints
-    """(stages x size_max,): medians with nothing beside; with `slowdown`."""
+    """(stages x size_max,): medians with nothing beside; with `own_terms`."""
     server_us: Ints
     """(stages,): of a batch, on top."""
     first_near: Ints
@@ -124,7 +126,8 @@ DTYPES = {
     "normals": np.dtype("f8"),
     "slower_stages": np.dtype("f8"),
     "slower_slots": np.dtype("f8"),
-    "slowdown": np.dtype("f8"),
+    "own_terms": np.dtype("f8"),
+    "other_terms": np.dtype("f8"),
     "heap": SCHEDULED,
     "events": EVENT,
 }
@@ -255,7 +258,7 @@ def _stage_ends_at(
     table = s.routes[s.batches[batch].route].first_stage + stage
     entry_of = table * s.world[0].size_max + s.batches[batch].size - 1
     median_us = s.p50_us[entry_of]
-    if len(session.slowdown):
+    if len(session.own_terms):
         median_us = _beside_us(s, session, table, entry_of, slot)
     took_us = _duration(session, entry_of, median_us)
     if len(session.slower_slots) and at_us >= session.progress[0].slower_from:
@@ -276,12 +279,17 @@ def _stage_ends_at(
 @hot
 def _beside_us(s: State, session: Session, table: int, entry_of: int, slot: int) -> int:
     """The median beside what runs on the device's other slots now."""
-    slowdown, stages = 1.0, len(s.stages)
+    slowdown, terms = 1.0, len(session.own_terms) // len(session.alone_us)
     for place in range(session.first_near[slot], session.first_near[slot + 1]):
         batch = s.slots[session.near[place]].running
         if batch >= 0:
             other = s.routes[s.batches[batch].route].first_stage + s.batches[batch].stage
-            slowdown = max(slowdown, session.slowdown[table * stages + other])
+            other_of = other * s.world[0].size_max + s.batches[batch].size - 1
+            total = 0.0
+            for term in range(terms):
+                own = session.own_terms[entry_of * terms + term]
+                total += own * session.other_terms[other_of * terms + term]
+            slowdown = max(slowdown, total)
     return round(session.alone_us[entry_of] * slowdown) + session.server_us[table]
 
 

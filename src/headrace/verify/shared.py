@@ -12,20 +12,22 @@ alike      the slots of one stage have one duty cycle
 
 The slowdown of a tenant is at least what the plan's interference document of the device type says
 of it beside each tenant of each other slot on the device (section 4.4), and at least 1: the largest
-of sums of coefficient x term, terms from the utilisations that the profiles state. Slots of one
-stage state one slowdown. Cost: per device, the square of its tenants.
+of sums of coefficient x term, terms from the utilisations that the profiles state, at whatever
+batch sizes up to the planned ones both may run. Between two profiled sizes utilisations are on a
+straight line, so a sum is largest at one of them, unless a term multiplies two of one side. Slots
+of one stage state one slowdown. Cost: per device, the square of its tenants and of such sizes.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Slot, Tenant
-from headrace.domain.profile import Profile
+from headrace.domain.utilisation import Utilisation
 from headrace.verify.case import Case, PlannedPipeline
 from headrace.verify.figures import gateway_part_us, stage_rates
 
@@ -95,21 +97,29 @@ class _Used(NamedTuple):
 
 
 def _check_beside(case: Case, document: Interference, slots: list[Slot]) -> None:
-    used = [(slot, tenant, _used(case, slot, tenant)) for slot, tenant in _tenants(slots)]
+    every_size = any(_multiplies_one_side(term) for term in document.features)
+    used = [
+        (slot, tenant, _used(case, slot, tenant, every_size)) for slot, tenant in _tenants(slots)
+    ]
     for slot, tenant, own in used:
         others = [other for held, _, other in used if held is not slot]
         where = _label(slot, tenant)
-        if own is None:
+        if not own:
             what = f"utilisation in the profile, on {slot.share} of a {slot.device!r}"
             case.report("slowdown", where, what, "of every tenant beside others", "none")
             continue
-        if own.beside is None and any("beside_own" in term for term in document.features):
+        if own[0].beside is None and any("beside_own" in term for term in document.features):
             what = "`beside` in the profile's utilisation, which the interference document needs"
             case.report("slowdown", where, what, "of every tenant beside others", "none")
             continue
-        needed = max([1.0, *(_beside(document, own, other) for other in others if other)])
+        beside = (_beside(document, mine, it) for mine in own for other in others for it in other)
         what = "slowdown beside the other tenants on its device"
-        case.limit("slowdown", where, what, needed, tenant.slowdown)
+        case.limit("slowdown", where, what, max([1.0, *beside]), tenant.slowdown)
+
+
+def _multiplies_one_side(term: str) -> bool:
+    sides = [name.rpartition("_")[2] for name in term.split("*")]
+    return len(set(sides)) < len(sides)
 
 
 def _tenants(slots: list[Slot]) -> Iterator[tuple[Slot, Tenant]]:
@@ -127,31 +137,31 @@ def _beside(document: Interference, own: _Used, other: _Used) -> float:
     return total
 
 
-def _used(case: Case, slot: Slot, tenant: Tenant) -> _Used | None:
-    """At its pipeline's batch size; None where the profile does not say."""
+def _used(case: Case, slot: Slot, tenant: Tenant, every_size: bool) -> list[_Used]:
+    """At the batch sizes up to its pipeline's that count; none where the profile does not say."""
     planned, profile = _planned(case, tenant), case.profiles.get(tenant.model)
     if planned is None or profile is None:
-        return None
-    found = _interpolated(profile, slot, planned.pipeline.batch_size)
-    if found is None:
-        return None
+        return []
+    most = planned.pipeline.batch_size
+    for used in profile.utilisation:
+        if (used.device, used.share) == (slot.device, slot.share):
+            ends = {1, most, *(size for size in used.batch_sizes if size < most)}
+            sizes = range(1, most + 1) if every_size else sorted(ends)
+            return [_interpolated(used, slot, size) for size in sizes]
+    return []
+
+
+def _interpolated(used: Utilisation, slot: Slot, batch: int) -> _Used:
+    columns = (used.l2, used.dram, *((used.beside,) if used.beside else ()))
+    rows = list(zip(used.batch_sizes, *columns, strict=True))
+    found: Sequence[float] = rows[0][1:] if batch < rows[0][0] else rows[-1][1:]
+    for (size, *low), (next_size, *high) in pairwise(rows):
+        if size <= batch <= next_size:
+            part = (batch - size) / (next_size - size)
+            found = [a + part * (b - a) for a, b in zip(low, high, strict=True)]
+            break
     l2, dram, *beside = found
     return _Used(l2, dram, float(slot.share), beside[0] if beside else None)
-
-
-def _interpolated(profile: Profile, slot: Slot, batch: int) -> tuple[float, ...] | None:
-    """(l2, dram), and the slowdown beside others where it was measured."""
-    for used in profile.utilisation:
-        if (used.device, used.share) != (slot.device, slot.share):
-            continue
-        columns = (used.l2, used.dram, *((used.beside,) if used.beside else ()))
-        rows = list(zip(used.batch_sizes, *columns, strict=True))
-        for (size, *low), (next_size, *high) in pairwise(rows):
-            if size <= batch <= next_size:
-                part = (batch - size) / (next_size - size)
-                return tuple(a + part * (b - a) for a, b in zip(low, high, strict=True))
-        return rows[0][1:] if batch < rows[0][0] else rows[-1][1:]
-    return None
 
 
 def _planned(case: Case, tenant: Tenant) -> PlannedPipeline | None:

@@ -17,7 +17,7 @@ from headrace.cost import TimedStage, cost_model
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Problem
-from headrace.interference import slowdown_of, slowed_us, use_of
+from headrace.interference import slowdown_of, slowed_us, uses_of
 from headrace.planning.common.assembly import Claim, deployment_of, written
 from headrace.planning.common.placement import device_order
 
@@ -137,7 +137,7 @@ def _beside_each_other(
     """Per part its tenants' classes, slowed by those of all other parts."""
     uses = [
         [
-            use_of(problem.profiles[tenant.model], chosen.device, part.share, tenant.batch_size)
+            uses_of(problem.profiles[tenant.model], chosen.device, part.share, tenant.batch_size)
             for tenant in part.tenants
         ]
         if document is not None and len(chosen.parts) > 1

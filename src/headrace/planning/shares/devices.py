@@ -25,14 +25,13 @@ it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
-from math import prod
+from itertools import groupby, pairwise, product
 
 import numpy as np
 
-from headrace.domain.interference import Interference, factors
+from headrace.domain.interference import Interference
 from headrace.domain.problem import Problem
-from headrace.interference import DeviceUse, use_of, value_of
+from headrace.interference import other_terms, own_terms, uses_of
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares.listing import Candidates
@@ -77,7 +76,6 @@ class _Row:
     model: int
     batch: int
     share: Fraction
-    use: DeviceUse | None
 
 
 def devices_of(
@@ -130,11 +128,12 @@ class _Building:
         """All of one device type."""
         document = self._documents.get(times.device.name)
         splits = _splits(times)
-        rows = _rows(self._problem, times, document)
+        rows = _rows(times)
         if document is None or all(len(split) == 1 for split in splits):
             self._add_quiet(index, times, rows, self._ways(times, splits, WAYS_MAX))
             return
-        noise = _Noise(document, times, rows, fastest=self._fastest, degrees=self._degrees)
+        slow = _pairs(self._problem, document, times, rows)
+        noise = _Noise(slow, times, rows, fastest=self._fastest, degrees=self._degrees)
         self._levels = max(self._levels, noise.levels)
         self._exact = self._exact and noise.exact
         place_of: dict[tuple[_Part, int], int] = {}
@@ -266,9 +265,7 @@ def _splits(times: SharedTimes) -> list[tuple[Fraction, ...]]:
     ]
 
 
-def _rows(
-    problem: Problem, times: SharedTimes, document: Interference | None
-) -> dict[Fraction, list[_Row]]:
+def _rows(times: SharedTimes) -> dict[Fraction, list[_Row]]:
     """Per share every model and batch size that could keep its promise alone."""
     shares = {share for split in _splits(times) for share in split}
     found: dict[Fraction, list[_Row]] = {}
@@ -279,11 +276,7 @@ def _rows(
                 busy_us = tenant.busy_us(alone_us, batch)
                 if alone_us + times.least_cycle_us(busy_us) > tenant.budget_us:
                     continue
-                use = None
-                if document is not None and share < 1:
-                    profile = problem.profiles[tenant.demand.model]
-                    use = use_of(profile, times.device.name, share, batch)
-                rows.append(_Row(m, batch, share, use))
+                rows.append(_Row(m, batch, share))
     return {share: rows for share, rows in found.items() if rows}
 
 
@@ -317,7 +310,7 @@ class _Noise:
 
     def __init__(
         self,
-        document: Interference,
+        slow: Floats,
         times: SharedTimes,
         rows: dict[Fraction, list[_Row]],
         *,
@@ -330,7 +323,6 @@ class _Noise:
         for share in rows:
             self._at[share] = start
             start += len(rows[share]) if share < 1 else 0
-        slow = _pairs(document, [row.use for row in flat if row.use is not None])
         shares = sorted({row.share for row in flat})
         allowed = np.array([[times.device.allows((a, b)) for b in shares] for a in shares], bool)
         share_of = np.array([shares.index(row.share) for row in flat], np.int64)
@@ -367,13 +359,31 @@ class _Noise:
         return float(self._slowdown[at, beside]), int(self._level[at])
 
 
-def _pairs(document: Interference, uses: Sequence[DeviceUse]) -> Floats:
-    """Shape (uses, uses): what the first is slowed by beside the second, before the least of 1."""
-    total = np.zeros((len(uses), len(uses)))
-    for term, coefficient in zip(document.features, document.coefficients, strict=True):
-        values = []
-        for feature, _, whose in (factor.rpartition("_") for factor in factors(term)):
-            column = np.array([value_of(document, feature, use) for use in uses], float)
-            values.append(column[:, None] if whose == "own" else column[None, :])
-        total = total + coefficient * prod(values, start=np.ones((1, 1)))
-    return total
+def _pairs(
+    problem: Problem,
+    document: Interference,
+    times: SharedTimes,
+    rows: dict[Fraction, list[_Row]],
+) -> Floats:
+    """Shape (rows on parts, rows on parts): what the first is slowed by beside the second, of the
+    batches that each may run the slowest, before the least of 1."""
+    own, other, at, first = [], [], list[int](), [0]
+    for share in rows:
+        if share == 1:
+            continue
+        for m, group in groupby(rows[share], key=lambda row: row.model):
+            batches = [row.batch for row in group]
+            profile = problem.profiles[times.models[m].demand.model]
+            uses = uses_of(profile, times.device.name, share, batches[-1])
+            own.append(own_terms(document, uses))
+            other.append(other_terms(document, uses))
+            at += [first[-1] + batch - 1 for batch in batches]
+            first.append(first[-1] + len(uses))
+    if not at:
+        return np.zeros((0, 0))
+    sums = np.concatenate(own) @ np.concatenate(other).T
+    for one, end in pairwise(first):
+        sums[one:end] = np.maximum.accumulate(sums[one:end], axis=0)
+        sums[:, one:end] = np.maximum.accumulate(sums[:, one:end], axis=1)
+    found: Floats = sums[np.ix_(at, at)]
+    return found

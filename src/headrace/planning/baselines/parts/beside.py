@@ -12,10 +12,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from headrace.domain.interference import Interference, factors
+from headrace.domain.interference import Interference
 from headrace.domain.problem import Problem
-from headrace.interference import use_of, value_of
-from headrace.planning.common.candidates import Floats
+from headrace.interference import Floats, other_terms, own_terms, uses_of
 from headrace.planning.common.shared_times import SharedTimes, parts_beside
 
 Row = tuple[int, int, int]
@@ -30,7 +29,7 @@ class Beside:
         self._problem = problem
         self._document = document
         self._rows: dict[tuple[int, Fraction], tuple[Row, ...]] = {}
-        self._others: dict[Fraction, dict[str, Floats]] = {}
+        self._others: dict[Fraction, Floats | None] = {}
 
     def batches(self, model: int, share: Fraction) -> Sequence[Row]:
         """Every batch size that was profiled, ascending; none: it cannot run there."""
@@ -42,50 +41,43 @@ class Beside:
     def _listed(self, model: int, share: Fraction) -> tuple[Row, ...]:
         tenant = self.times.models[model]
         rows = []
-        for batch in range(1, len(tenant.latency_us.get(share, ())) + 1):
-            slowdown = self._slowdown(model, share, batch)
+        sizes = len(tenant.latency_us.get(share, ()))
+        if not sizes:
+            return ()
+        for batch, slowdown in enumerate(self._slowdowns(model, share, sizes), start=1):
             latency_us = tenant.slowed_us(share, batch, slowdown)
             rows.append((batch, latency_us, tenant.busy_us(latency_us, batch)))
         return tuple(rows)
 
-    def _slowdown(self, model: int, share: Fraction, batch: int) -> float:
-        if self._document is None:
-            return 1.0
-        others = self._beside(share)
-        if not others:
-            return 1.0
+    def _slowdowns(self, model: int, share: Fraction, batch_size: int) -> Sequence[float]:
+        """At most, of batches up to each size from 1 on."""
+        others = self._neighbours(share) if self._document is not None else None
+        if self._document is None or others is None:
+            return [1.0] * batch_size
         name = self.times.models[model].demand.model
-        own = use_of(self._problem.profiles[name], self.times.device.name, share, batch)
-        total: Floats = np.zeros(len(others["l2"]))
-        for term, coefficient in zip(
-            self._document.features, self._document.coefficients, strict=True
-        ):
-            value: Floats = np.full(len(total), coefficient)
-            for factor in factors(term):
-                feature, _, whose = factor.rpartition("_")
-                value *= (
-                    value_of(self._document, feature, own) if whose == "own" else others[feature]
-                )
-            total += value
+        own = uses_of(self._problem.profiles[name], self.times.device.name, share, batch_size)
+        sums = (own_terms(self._document, own) @ others.T).max(axis=1)
         # A hair more: sums in another order may differ in the last bits.
-        return max(1.0, float(total.max()) * (1 + 1e-12))
+        found: list[float] = np.maximum.accumulate(np.maximum(1.0, sums * (1 + 1e-12))).tolist()
+        return found
 
-    def _beside(self, share: Fraction) -> dict[str, Floats]:
-        """What every possible neighbour uses, feature by feature; empty: there is none."""
+    def _neighbours(self, share: Fraction) -> Floats | None:
+        """Shape (uses, terms): what every possible neighbour brings; None: there is none."""
         if share not in self._others:
+            assert self._document is not None, "asked with interference"
             parts = {p for rest in parts_beside(self.times.device, share) for p in rest}
+            device = self.times.device.name
             uses = [
-                use_of(
-                    self._problem.profiles[tenant.demand.model], self.times.device.name, part, batch
-                )
+                use
                 for part in sorted(parts)
                 for tenant in self.times.models
-                for batch in range(1, len(tenant.latency_us.get(part, ())) + 1)
+                if part in tenant.latency_us
+                for use in uses_of(
+                    self._problem.profiles[tenant.demand.model],
+                    device,
+                    part,
+                    len(tenant.latency_us[part]),
+                )
             ]
-            names = ("l2", "dram", "share")  # what a term may take of a neighbour
-            self._others[share] = (
-                {name: np.array([getattr(use, name) for use in uses]) for name in names}
-                if uses
-                else {}
-            )
+            self._others[share] = other_terms(self._document, uses) if uses else None
         return self._others[share]
