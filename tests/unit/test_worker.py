@@ -1,5 +1,6 @@
 """What a worker reports of batches that its stage cannot compute."""
 
+import threading
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from pathlib import Path
@@ -49,10 +50,13 @@ def worker_with(
     monkeypatch: pytest.MonkeyPatch,
     refuses: Callable[[np.ndarray], bool],
     cores: frozenset[int] = frozenset(),
+    opens: Callable[[str], None] = lambda name: None,
+    is_lost: Callable[[Exception], bool] | None = None,
 ) -> tuple[Worker, TensorMemory]:
     memory = TensorMemory(mmap(-1, 4096))
 
     def opened(stage: StageToLoad, memory: TensorMemory) -> Stage:
+        opens(stage.name)
         return Stage(memory, refuses)
 
     kind = ExecutorKind(
@@ -64,6 +68,7 @@ def worker_with(
         process_bytes=0,
         process_memory_per_weight=0,
         device_memory_per_weight=0,
+        is_lost=is_lost,
     )
     monkeypatch.setattr(module, "executor", lambda name: kind)
     worker = Worker(memory, cores=cores)
@@ -107,6 +112,77 @@ def test_a_larger_batch_that_fails_says_nothing_of_the_stage(
     failed = worker.answer(Run(7, 0, 0, 2, (0,), (1024,)))
     assert isinstance(failed, Failed)
     assert not failed.broken
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("frame", [Run(7, 0, 0, 2, (0,), (1024,)), load_of(1)])
+def test_a_device_that_a_run_or_a_load_has_lost_is_told_of_once_and_nothing_more(
+    frame: Run | Load, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        if name == "m/p/1":
+            raise ValueError("no room")
+
+    worker, memory = worker_with(
+        monkeypatch, lambda x: (x == BAD).any(), opens=refuse, is_lost=lambda error: lost
+    )
+    memory.tensor(X, 2, 0)[...] = BAD
+    failed = worker.answer(frame)
+    assert isinstance(failed, Failed)
+    assert failed.broken is lost
+    memory.tensor(X, 2, 0)[...] = 0
+    rest = (Run(8, 0, 0, 2, (0,), (1024,)), load_of(1), load_of(2), Unload(0))
+    kinds = [type(worker.answer(each)) for each in rest]
+    assert kinds == ([type(None)] * 4 if lost else [Finished, Failed, Loaded, Unloaded])
+
+
+class Moving(Stage):
+    """Its weights fail to come while it runs, since the run has lost the device."""
+
+    def __init__(self, memory: TensorMemory) -> None:
+        super().__init__(memory, lambda x: True)
+        self.runs, self.failed = threading.Event(), threading.Event()
+
+    def run(self, size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        self.runs.set()
+        assert self.failed.wait(30)
+        super().run(size, inputs, outputs)
+
+    def wait_loaded(self) -> None:
+        assert self.runs.wait(30)
+        raise ValueError("idx=99 is out of range")
+
+
+class Announced:
+    """A lock that says who asks for it behind somebody else."""
+
+    def __init__(self, asked: threading.Event) -> None:
+        self._lock, self._asked = threading.Lock(), asked
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._asked.set()
+            self._lock.acquire()
+
+    def __exit__(self, *rest: object) -> None:
+        self._lock.release()
+
+
+def test_weights_that_do_not_come_since_a_run_has_lost_the_device_are_not_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, memory = worker_with(monkeypatch, lambda x: False, is_lost=lambda error: True)
+    sent: list[bytes] = []
+    worker = Worker(memory, send=sent.append)
+    stage = Moving(memory)
+    monkeypatch.setattr(module, "open_stage", lambda load, memory: stage)
+    monkeypatch.setattr(worker, "_runs", Announced(stage.failed))
+    assert worker.answer(load_of(0)) is None
+    failed = worker.answer(Run(7, 0, 0, 1, (0,), (1024,)))
+    assert isinstance(failed, Failed)
+    assert failed.broken
+    worker.close()
+    assert sent == []
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -361,6 +361,9 @@ class ExecutorKind:
     """None: profiles cannot be measured with it."""
     shares_weights: SharedWeightsMaker | None = None
     """What makes stages whose weights are one file, mapped by all workers; None: nothing does."""
+    is_lost: Callable[[Exception], bool] | None = None
+    """Asked behind an error of a load or a run, on any thread: whether this process can use its
+    device no more, whatever it is asked for. None: that does not happen."""
     streams_layers: bool = False
     """A stage that comes and goes is started layer by layer, as `StageToLoad.start` has it, and
     layers that are left there run from host memory. False: it is opened in one way, whatever that

@@ -9,6 +9,8 @@ What it shares with CPUs (`torch_model`, `torch_program`) is tested there; the r
 
 import logging
 import os
+import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -44,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 DEVICE_VARIABLE = "HEADRACE_CUDA_DEVICE"
 """Number of a worker's GPU among those that CUDA_VISIBLE_DEVICES leaves to the server."""
+
+_FOR_GOOD = re.compile(r"CUDA failure (?:214|700|702|709|71[04-9])\b")
+"""How ONNX Runtime names what no process survives on its GPU: errors of which the CUDA runtime's
+documentation (`cudaError`) says that all further work returns them, or that its memory has failed
+(214). Device-side assertions (710), such as an index that is out of range, are among them."""
 
 
 def _open(stage: StageToLoad, memory: TensorMemory) -> Executor:
@@ -146,6 +153,21 @@ def _pin(address: int, length: int) -> None:
         logger.warning("tensor memory is not pinned (CUDA error %s): copies are slower", error)
 
 
+def _is_lost(error: Exception) -> bool:
+    """Whether the process's context on its GPU is gone: then all that it asks for fails, until it
+    is started again. The device is asked itself where PyTorch uses it."""
+    if _FOR_GOOD.search(str(error)):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize(_number())
+    except RuntimeError:
+        return True
+    return False
+
+
 def _name() -> str:
     """The card's name.
 
@@ -202,6 +224,7 @@ EXECUTOR = ExecutorKind(
     process_bytes=3 << 30,
     process_memory_per_weight=1,
     device_memory_per_weight=1,
+    is_lost=_is_lost,
     streams_layers=True,
     parts="mps",
     measures=Measurement(

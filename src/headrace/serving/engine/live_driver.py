@@ -259,21 +259,25 @@ class LiveDriver:
 
     def on_failed(self, slot: int, frame: Failed) -> None:
         """A worker could not run a batch, and lives on, unless it could not run any."""
+        if frame.broken:
+            # What it ran goes elsewhere when it is gone, as from any worker that is lost.
+            running = self._running[slot]
+            what = "a stage" if running is None else self._stage_of(running)
+            self._links[slot].restart(f"{what} fails with any input: {frame.message}")
+            if self._weights is not None:
+                self._weights.excuse(slot)
+            return
         if (stale := (slot, frame.batch, frame.attempt)) in self._refused:
             self._refused.discard(stale)
             return
-        running = self._running[slot] if frame.broken else self._take_running(slot, frame)
+        running = self._take_running(slot, frame)
         if running is None:
             return
         batch, tensors = running.batch, running.tensors
-        io = self._stages[batch.model][batch.pipeline][running.stage]
-        if frame.broken:
-            # What it ran goes elsewhere when it is gone, as from any worker that is lost.
-            self._links[slot].restart(f"{io.name} fails with any input: {frame.message}")
-            return
         # Of a larger batch the parts will tell.
         level = logging.INFO if batch.size == 1 else logging.DEBUG
-        logger.log(level, "batch %d failed in %s: %s", batch.id, io.name, _bounded(frame.message))
+        what = self._stage_of(running)
+        logger.log(level, "batch %d failed in %s: %s", batch.id, what, _bounded(frame.message))
         self._stop_writing(tensors)
         if batch.size > 1 and not tensors.unwanted:
             # The dispatcher queues such requests afresh; their inputs are gathered again.
@@ -290,7 +294,11 @@ class LiveDriver:
             self._weights.on_loaded(slot, frame)
 
     def on_load_failed(self, slot: int, frame: Failed) -> None:
-        """A worker could not load a model, and lives on without it."""
+        """A worker could not load a model, and lives on without it, unless it could not any."""
+        if frame.broken:
+            # The load ends with it, when it is gone.
+            self._links[slot].restart(f"it can load nothing more: {frame.message}")
+            return
         model = None if self._weights is None else self._weights.on_load_failed(slot, frame)
         if model is None:
             return
@@ -441,6 +449,10 @@ class LiveDriver:
             return None
         self._running[slot] = None
         return running
+
+    def _stage_of(self, running: RunningBatch) -> str:
+        """The name of the stage that it runs."""
+        return self._stages[running.batch.model][running.batch.pipeline][running.stage].name
 
 
 def _ignore(requests: Sequence[Request], refused: DropReason | None) -> None:

@@ -106,6 +106,8 @@ class ModelWeights:
         self._unloaded = unloaded
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
+        self._excused: set[int] = set()
+        """Slots whose workers are ended, and not for what they load."""
         self.counts = tuple(counts or (LoadCounts() for _ in self.names))
         """By model."""
         self._moved_bytes = tuple(moved_bytes) or (0,) * len(self.names)
@@ -172,13 +174,20 @@ class ModelWeights:
         self._note_fault(model, message)
         self.gate.on_load_failed(load)
 
+    def excuse(self, slot: int) -> None:
+        """Its worker is to be ended, since it can run nothing more: what it is loading is not to
+        blame."""
+        self._excused.add(slot)
+
     def on_slot_lost(self, slot: int) -> None:
         """All that it held is gone; call it before the dispatcher hears of the loss."""
+        excused = slot in self._excused
+        self._excused.discard(slot)
         loading = [model for model, load in self._held[slot].items() if load is not None]
         self._held[slot].clear()
         for model in loading:
             self.counts[model].failed += 1
-            self._deaths[model] += 1
+            self._deaths[model] += not excused
             if self._deaths[model] >= DEATHS:
                 self._note_fault(model, f"{DEATHS} workers in a row died while they loaded it")
                 self.gate.shut(model)

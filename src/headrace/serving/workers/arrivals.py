@@ -28,14 +28,15 @@ class Arrivals:
     """Of one worker; the thread is started with the first."""
 
     def __init__(
-        self, send: Callable[[AnyFrame], None], describe: Callable[[Exception], str]
+        self, send: Callable[[AnyFrame], None], failed: Callable[[Load, Exception], Failed | None]
     ) -> None:
         """
         Args:
             send: the answer; called on the thread.
-            describe: why a load has failed.
+            failed: what to answer where a load has failed, also on the thread; None: nothing, since
+                the worker is to be ended.
         """
-        self._send, self._describe = send, describe
+        self._send, self._say_failed = send, failed
         self._expected: queue.SimpleQueue[_Expected | None] = queue.SimpleQueue()
         self._under_way: set[int] = set()
         self._answered = threading.Condition()
@@ -70,17 +71,19 @@ class Arrivals:
         while (expected := self._expected.get()) is not None:
             # A gateway that is gone cannot be told anything; the worker's own thread sees it.
             with contextlib.suppress(OSError):
-                self._send(self._awaited(expected))
+                answer = self._awaited(expected)
+                if answer is not None:
+                    self._send(answer)
             with self._answered:
                 self._under_way.discard(expected.load.stage)
                 self._answered.notify_all()
 
-    def _awaited(self, expected: _Expected) -> AnyFrame:
+    def _awaited(self, expected: _Expected) -> AnyFrame | None:
         load = expected.load
         try:
             expected.stage.wait_loaded()
         except Exception as error:  # reported; the gateway decides what it means
             self._failed.append(load.stage)
-            return Failed(-1, 0, load.stage, self._describe(error), load.slot)
+            return self._say_failed(load, error)
         now_us = time.monotonic_ns() // 1000
         return Loaded(load.stage, now_us - expected.asked_at_us, load.slot, now_us)

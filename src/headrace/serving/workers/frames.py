@@ -113,7 +113,8 @@ class Finished(Frame, frozen=True, array_like=True, gc=False, tag="finished"):
 
 
 class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
-    """Worker to gateway: a load (batch is -1) or a run ended in an error; the worker lives on."""
+    """Worker to gateway: a load (batch is -1) or a run ended in an error; the worker lives on,
+    unless it is of no use any more."""
 
     batch: int
     attempt: int
@@ -121,7 +122,8 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
     message: str
     slot: int = 0
     broken: bool = False
-    """It is not the input: the stage fails on one item of zeros as well, which it ran before."""
+    """The worker is of no use: it cannot use its device any more; or, where a run failed, the stage
+    fails on one item of zeros as well, which it ran before."""
 
 
 class Beat(Frame, frozen=True, array_like=True, gc=False, tag="beat"):

@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -58,7 +59,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Worker:
-    """Answers each Expect, Load, Unload and Run with exactly one frame.
+    """Answers each Expect, Load, Unload and Run with exactly one frame, until it loses its device.
 
     That of a Load whose weights are copied beside what runs (`StreamingExecutor`) is sent when they
     are there, from a thread of its own, and frames behind it are worked off meanwhile.
@@ -82,10 +83,17 @@ class Worker:
         self._cores = cores
         self._executors: dict[int, Executor] = {}
         self._loads: dict[int, Load] = {}
-        self._arrivals = Arrivals(lambda frame: send(encode(frame)), self._describe)
+        self._runs = threading.Lock()
+        """Held by a run until it is known whether it has lost the device: of all that fails with a
+        device, such as weights on their way, the run alone is told of."""
+        self._lost = False
+        """The device: the gateway was told, ends this worker, and is told nothing more."""
+        self._arrivals = Arrivals(lambda frame: send(encode(frame)), self._late)
 
     def answer(self, frame: AnyFrame) -> AnyFrame | None:
-        """None: the answer comes later."""
+        """None: the answer comes later; or never, where the device is lost, as was answered."""
+        if self._lost:
+            return None
         for stage in self._arrivals.failed():
             self._drop(stage)
         match frame:
@@ -104,7 +112,11 @@ class Worker:
         for stage in self._executors.values():
             stage.unload()
 
-    def _run(self, run: Run) -> AnyFrame:
+    def _run(self, run: Run) -> AnyFrame | None:
+        with self._runs:
+            return None if self._lost else self._ran(run)
+
+    def _ran(self, run: Run) -> AnyFrame:
         started_at_us = _now_us()
         stage = self._executors.get(run.stage)
         if stage is None:  # its load has failed, as was said
@@ -117,10 +129,13 @@ class Worker:
             else:
                 raise ModelError("sizes between those profiled need `headrace serve --pad` here")
         except Exception as error:  # whatever a backend raises concerns this batch only
-            # Where zeros never ran, nothing tells a broken stage from an input that is wrong.
-            telling = not getattr(stage, "refuses_zeros", False)
-            broken = telling and run.size == 1 and not self._runs_zeros(run)
             message = self._describe(error)
+            broken = self._loses(self._loads[run.stage], error) or (
+                # Where zeros never ran, nothing tells a broken stage from an input that is wrong.
+                run.size == 1
+                and not getattr(stage, "refuses_zeros", False)
+                and not self._runs_zeros(run)
+            )
             return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
         return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
 
@@ -163,13 +178,31 @@ class Worker:
             opened = open_stage(load, self._memory)
             require_checked(load)
         except Exception as error:  # reported; the gateway decides what it means
-            return Failed(-1, 0, load.stage, self._describe(error), load.slot)
+            return self._not_loaded(load, error)
         self._executors[load.stage], self._loads[load.stage] = opened, load
         if isinstance(opened, StreamingExecutor):
             self._arrivals.expect(opened, load, started_at_us)
             return None
         ended_at_us = _now_us()
         return Loaded(load.stage, ended_at_us - started_at_us, load.slot, ended_at_us)
+
+    def _not_loaded(self, load: Load, error: Exception) -> Failed:
+        message = self._describe(error)
+        return Failed(-1, 0, load.stage, message, load.slot, self._loses(load, error))
+
+    def _late(self, load: Load, error: Exception) -> Failed | None:
+        """What to say of weights that did not come; on the thread of arrivals."""
+        with self._runs:
+            return None if self._lost else self._not_loaded(load, error)
+
+    def _loses(self, load: Load, error: Exception) -> bool:
+        """Whether no stage of its kind can be computed here any more, as an error tells."""
+        try:
+            is_lost = executor(load.executor).is_lost
+        except ModelError:  # of an unknown kind nothing is lost
+            return False
+        self._lost = self._lost or (is_lost is not None and is_lost(error))
+        return self._lost
 
     def _expect(self, expect: Expect) -> AnyFrame:
         """Import what takes longer than many a model."""
