@@ -1,7 +1,5 @@
 """PyTorch's exports: cut and served, they answer as PyTorch does."""
 
-import gc
-import weakref
 from collections.abc import Sequence
 from mmap import mmap
 from pathlib import Path
@@ -26,7 +24,6 @@ from helpers.torch_networks import example, export, network
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
 TorchModel = pytest.importorskip("headrace.executors.torch_model").TorchModel
-room_missing = pytest.importorskip("headrace.executors.cuda").room_missing
 
 pytestmark = [pytest.mark.extras, pytest.mark.xdist_group("torch")]
 
@@ -340,55 +337,6 @@ def test_a_call_that_writes_to_an_argument_is_refused_as_its_operator_refuses_it
     with pytest.raises(Exception, match="out"):
         answers(path, x)
     assert np.array_equal(x, np.ones((2, 64), np.float32))
-
-
-def test_an_unloaded_model_is_gone_before_what_is_free_on_the_device_is_given_back(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = profiled(small, blocks=1)
-    stage = StageToLoad(
-        name="m/p/0",
-        path=str(stage_path(profile, small.parent, 0, 1)),
-        weights=stage_weights(profile, small.parent),
-        inputs=profile.inputs,
-        outputs=profile.outputs,
-        max_batch=2,
-        p50_us=(1, 1),
-        p99_us=(1, 1),
-        seed=0,
-    )
-    opened = executor("torch").open
-    assert opened is not None
-    held: Any = opened(stage, TensorMemory(mmap(-1, 1 << 22)))
-    program = weakref.ref(held._model._program)
-    there = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: there.append(program()))
-    gc.disable()
-    try:
-        held.unload()
-    finally:
-        gc.enable()
-    assert there == [None]
-
-
-def test_memory_that_this_process_keeps_for_itself_is_room_for_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept = [60]
-
-    def info(number: int) -> tuple[int, int]:
-        return 30 - number + 60 - kept[0], 100
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", info)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: kept.__setitem__(0, 0))
-    assert room_missing("m/p/0", 30, 0) is None
-    assert kept == [60], "nothing is given back where there is room"
-    assert room_missing("m/p/0", 89, 1) is None
-    assert kept == [0]
-    refusal = room_missing("m/p/0", 90, 1)
-    assert refusal is not None
-    assert "does not fit onto GPU 1" in refusal
 
 
 def test_shapes_are_computed_beside_the_device(small: Path) -> None:

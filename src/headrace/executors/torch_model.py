@@ -115,6 +115,14 @@ class TorchModel:
         """Name -> element type."""
         return self._program.inputs
 
+    def require_device(self) -> None:
+        """
+        Raises:
+            RuntimeError: the device has failed, so that this process can use it no more.
+        """
+        if self._on_device:
+            self._torch.cuda.synchronize(self._program.device)
+
     @property
     def recorded(self) -> int:
         """How many sets of shapes run as CUDA graphs."""
@@ -219,6 +227,8 @@ class TorchExecutor:
         self._stage, self._memory, self._model = stage, memory, model
         self._bindings: dict[tuple[int, ...], Callable[[], None]] = {}
         check_stage(stage, model.inputs, model.outputs)
+        self.refuses_zeros = not stage.warm_up
+        """Or never tried: nothing is known of what it makes of zeros."""
         if stage.warm_up:
             self._warm_up()
 
@@ -254,11 +264,21 @@ class TorchExecutor:
 
     def _warm_up(self) -> None:
         """Run every batch size that a device records, else the smallest and the largest."""
+        import torch
+
         every = range(1, self._stage.max_batch + 1)
         for size in every if self._model._on_device else sorted({1, self._stage.max_batch}):
-            self._model.binding(
-                _zeros(self._stage.inputs, size), _zeros(self._stage.outputs, size)
-            )()
+            inputs, outputs = _zeros(self._stage.inputs, size), _zeros(self._stage.outputs, size)
+            try:
+                self._model.binding(inputs, outputs)()
+            except (ModelError, MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # PyTorch raises what each operator likes
+                # Zeros are not what every model computes: an index from 1. It ran when it was
+                # profiled. Where a device has failed of them, nothing runs there any more.
+                self._model.require_device()
+                self.refuses_zeros = True
+                return
 
 
 def _zeros(specs: Sequence[TensorSpec], size: int) -> dict[str, NDArray[Any]]:
