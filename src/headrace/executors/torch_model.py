@@ -102,7 +102,8 @@ class TorchModel:
         self._stream: Any = None
         if self._on_device:
             self._stream = torch.cuda.Stream() if stream is None else stream
-        # One for all graphs: a run's outputs are copied out before the next run begins.
+        # One for all graphs: a run's outputs are copied out before the next run begins. But not for
+        # those behind one that was not recorded, of which PyTorch may keep a note.
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_device else None
         self._graphs: dict[tuple[Any, ...], _Recorded] = {}
 
@@ -172,6 +173,8 @@ class TorchModel:
             if recorded is None:
                 recorded = _Recorded(self._program, given, self._stream, self._pool)
                 self._graphs[key] = recorded
+                if not recorded.is_recorded:
+                    self._pool = torch.cuda.graph_pool_handle()
             for tensor, there in zip(given, recorded.inputs, strict=True):
                 there.copy_(tensor, non_blocking=True)
             found = recorded.replay()
@@ -200,8 +203,10 @@ class _Recorded:
                 self._outputs = program(self.inputs)
         except RuntimeError as error:
             logger.warning("not recorded as a CUDA graph: %s", first_line(error))
-            self._graph = None
+            # PyTorch may hold it to be recording still, and asks it about allocations.
+            self._abandoned, self._graph = self._graph, None
             torch.cuda.synchronize()
+            _end_recording(pool)
 
     @property
     def is_recorded(self) -> bool:
@@ -214,6 +219,15 @@ class _Recorded:
             return self._program(self.inputs)
         self._graph.replay()
         return self._outputs
+
+
+def _end_recording(pool: Any) -> None:
+    """Tell PyTorch's allocator that a failed recording is over. Versions before 2.12 do not (PR
+    180395): while one is under way they give no cached memory back where there is none left."""
+    import torch
+
+    with suppress(RuntimeError):  # it is known to be over
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 class TorchExecutor:
