@@ -34,7 +34,7 @@ from headrace.executors.base import (
     TensorMemory,
 )
 from headrace.executors.cuda_bandwidths import measured_bandwidths
-from headrace.executors.cuda_streams import cuda_device
+from headrace.executors.cuda_streams import cuda_device, registered
 from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
 from headrace.executors.onnx_session import runs_on_gpus
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
@@ -146,10 +146,8 @@ def _pin(address: int, length: int) -> None:
 
     Where that is refused (a limit of locked memory), copies are slower and answers the same.
     """
-    import torch
-
-    error = torch.cuda.cudart().cudaHostRegister(address, length, 0)
-    if int(error) != 0:
+    error = registered(address, length, 0, f"cuda:{_number()}")
+    if error != 0:
         logger.warning("tensor memory is not pinned (CUDA error %s): copies are slower", error)
 
 

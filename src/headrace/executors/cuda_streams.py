@@ -6,13 +6,13 @@ one address for the machine and the device, so that a kernel reads it over the l
 of the device's type stands over that address (direct host access; DeepPlan, section 3). Such a
 tensor is made by the public `__cuda_array_interface__`.
 
-No test reaches this file: `make gpu-check PART=provision` is what tries it.
+Tests reach what is refused here; `make gpu-check PART=provision` is what tries the rest.
 """
 
 import mmap
 import weakref
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from typing import Any
 
@@ -101,7 +101,7 @@ class PinnedBlock:
                 f"{whole / 1e6:,.0f} MB of host memory for weights: {error}; serve fewer models"
             ) from error
         address = self.bytes.data_ptr()
-        refused = int(torch.cuda.cudart().cudaHostRegister(address, whole, _PORTABLE | _MAPPED))
+        refused = registered(address, whole, _PORTABLE | _MAPPED, device)
         if refused != 0:
             raise ModelError(
                 f"{whole / 1e6:,.0f} MB of host memory for weights cannot be locked (CUDA error"
@@ -116,6 +116,22 @@ class PinnedBlock:
                 f"PyTorch {torch.__version__} copies host memory that a device should see in"
                 " place; weights cannot be used from there (plan with `pipeswitch`)"
             )
+
+
+def registered(address: int, length: int, flags: int, device: str) -> int:
+    """Lock host memory and register it with the driver; CUDA's error where that is refused, or 0.
+
+    The CUDA runtime keeps a refusal as its last error of this thread, and PyTorch, which looks
+    there behind each kernel, would raise it at whatever is started next. So a kernel is started
+    here that is there to fail: PyTorch's binding of the runtime has no other way to forget it.
+    """
+    import torch
+
+    refused = int(torch.cuda.cudart().cudaHostRegister(address, length, flags))
+    if refused != 0:
+        with suppress(RuntimeError):
+            torch.empty(1, device=device).fill_(1.0)
+    return refused
 
 
 def _unregister(address: int) -> None:

@@ -1,0 +1,58 @@
+"""Host memory that is registered for a GPU, where the driver refuses it."""
+
+import pytest
+
+from headrace.domain.errors import ModelError
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
+cuda = pytest.importorskip("headrace.executors.cuda")
+cuda_streams = pytest.importorskip("headrace.executors.cuda_streams")
+
+pytestmark = [pytest.mark.extras, pytest.mark.xdist_group("torch")]
+
+OUT_OF_MEMORY = 2
+
+
+class Runtime:
+    """The CUDA runtime of one thread, with its last error, which PyTorch raises at a kernel."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.asked: list[int] = []
+
+    def __call__(self) -> "Runtime":
+        return self
+
+    def cudaHostRegister(self, address: int, length: int, flags: int) -> int:
+        self.asked.append(length)
+        self.last = OUT_OF_MEMORY
+        return self.last
+
+    def empty(self, size: int, *, device: str) -> "Runtime":
+        assert device == "cuda:0"
+        return self
+
+    def fill_(self, value: float) -> None:
+        last, self.last = self.last, 0
+        if last:
+            raise RuntimeError(f"CUDA error: {last}")
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    found = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", found)
+    monkeypatch.setattr(torch, "empty", found.empty)
+    return found
+
+
+def test_memory_that_is_not_locked_is_no_error_of_whatever_runs_next(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ModelError, match=r"cannot be locked.*ulimit -l"):
+        cuda_streams.PinnedBlock(5000, "cuda:0")
+    assert runtime.last == 0
+    cuda._pin.__wrapped__(4096, 8192)
+    assert runtime.last == 0
+    assert "not pinned (CUDA error 2)" in caplog.text
+    assert runtime.asked == [8192, 8192]
