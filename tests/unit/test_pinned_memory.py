@@ -56,3 +56,11 @@ def test_memory_that_is_not_locked_is_no_error_of_whatever_runs_next(
     assert runtime.last == 0
     assert "not pinned (CUDA error 2)" in caplog.text
     assert runtime.asked == [8192, 8192]
+
+
+def test_a_model_without_weights_locks_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", runtime)
+    block = cuda_streams.PinnedBlock(0, "cpu")
+    assert block.bytes.numel() == block.seen.numel() == 0
+    assert runtime.asked == []

@@ -93,7 +93,11 @@ class PinnedBlock:
         """
         import torch
 
-        whole = -(-max(1, size_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if size_bytes == 0:  # a model without weights: nothing has an address
+            self.bytes = torch.empty(0, dtype=torch.uint8)
+            self.seen = self.bytes.to(device)
+            return
+        whole = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             self.bytes = torch.frombuffer(mmap.mmap(-1, whole), dtype=torch.uint8)[:size_bytes]
         except (OSError, ValueError) as error:
