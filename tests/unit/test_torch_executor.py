@@ -162,6 +162,26 @@ class Recorder:
         self.under_way.remove(pool)
 
 
+def put_on_device(
+    model: Any, program: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Have a model compute as on a GPU; what its stream is told."""
+    told: list[str] = []
+    for name, value in {
+        "graph_pool_handle": recorder.graph_pool_handle,
+        "graph": recorder.graph,
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+        "stream": lambda stream: nullcontext(),
+        "synchronize": lambda: None,
+        "current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", recorder.end)
+    model._program, model._on_device = program, True
+    model._stream, model._pool = SimpleNamespace(synchronize=lambda: told.append("wait")), 0
+    return told
+
+
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_batch_size_that_cannot_be_recorded_keeps_no_other_from_it(
     leaves: bool, exported: tuple[Path, ExternalWeights | None], monkeypatch: pytest.MonkeyPatch
@@ -180,18 +200,7 @@ def test_a_batch_size_that_cannot_be_recorded_keeps_no_other_from_it(
                 raise RuntimeError("operation not permitted when stream is capturing")
             return program(given)
 
-    for name, value in {
-        "graph_pool_handle": recorder.graph_pool_handle,
-        "graph": recorder.graph,
-        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
-        "stream": lambda stream: nullcontext(),
-        "synchronize": lambda: None,
-        "current_device": lambda: 0,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", recorder.end)
-    model._program, model._on_device = Refusing(), True
-    model._stream, model._pool = SimpleNamespace(synchronize=lambda: None), 0
+    put_on_device(model, Refusing(), recorder, monkeypatch)
     rows = {}
     for size in (1, 2, 3, 4):
         ids = np.full((size, 3), size, np.int64)
@@ -202,6 +211,31 @@ def test_a_batch_size_that_cannot_be_recorded_keeps_no_other_from_it(
     torch.manual_seed(0)
     expected = FromOne()(torch.full((2, 3), 2)).detach().numpy()
     assert np.array_equal(rows[2], expected)
+
+
+def test_copies_of_a_run_that_fails_are_made_before_it_is_said(
+    exported: tuple[Path, ExternalWeights | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs' memory is given to others then."""
+    path, weights = exported
+    model = torch_model.TorchModel(path.read_bytes(), weights)
+    ids = np.ones((1, 3), np.int64)
+    told: list[str] = []
+
+    class Twice:
+        device, outputs = "cpu", ("one", "two")
+        inputs = model._program.inputs
+
+        def __call__(self, given: list[Any]) -> Any:
+            told.clear()
+            return [given[0], given[0]]
+
+    told = put_on_device(model, Twice(), Recorder(leaves=False), monkeypatch)
+    one, two = np.zeros((1, 3), np.int64), np.zeros((1, 4), np.int64)
+    with pytest.raises(ModelError, match="output 'two'"):
+        model.binding({"ids": ids}, {"one": one, "two": two})()
+    assert (one == 1).all()
+    assert told == ["wait"]
 
 
 def test_an_unloaded_model_is_gone_before_what_is_free_on_the_device_is_given_back(

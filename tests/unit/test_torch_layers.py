@@ -9,6 +9,7 @@ import random
 import threading
 from mmap import mmap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -327,6 +328,28 @@ def test_a_model_without_room_is_refused_and_others_stay(
     assert served.worker.answer(network.load(network.start(), 2)) is None
     assert isinstance(served.run(2), Finished)
     assert served.right()
+    served.worker.close()
+
+
+def test_copies_of_a_run_that_fails_are_made_before_it_is_said(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs' memory is given to others then."""
+    device = LateDevice()
+    served = Served(network, device, monkeypatch)
+    assert served.worker.answer(network.load(network.start(host=()))) is None
+    assert isinstance(served.until(Loaded), Loaded)
+    waited: list[str] = []
+    behind = SimpleNamespace(wait=lambda: waited.append("wait"))
+    monkeypatch.setattr(device.execution, "mark", lambda: behind)
+
+    def refuse(found: Any, into: Any, name: str) -> None:
+        waited.clear()
+        raise ModelError(f"output {name!r} is of another shape")
+
+    monkeypatch.setattr(streamed, "copied_out", refuse)
+    assert isinstance(served.run(), Failed)
+    assert waited == ["wait"]
     served.worker.close()
 
 

@@ -167,20 +167,28 @@ class TorchModel:
 
     def _run_on_device(self, given: list[Any], taken: list[Any], order: list[int]) -> None:
         torch = self._torch
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            key = tuple(tuple(tensor.shape) for tensor in given)
-            recorded = self._graphs.get(key)
-            if recorded is None:
-                recorded = _Recorded(self._program, given, self._stream, self._pool)
-                self._graphs[key] = recorded
-                if not recorded.is_recorded:
-                    self._pool = torch.cuda.graph_pool_handle()
-            for tensor, there in zip(given, recorded.inputs, strict=True):
-                there.copy_(tensor, non_blocking=True)
-            found = recorded.replay()
-            for tensor, index in zip(taken, order, strict=True):
-                copied_out(found[index], tensor, self._program.outputs[index])
-        self._stream.synchronize()
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                recorded = self._recorded(given)
+                for tensor, there in zip(given, recorded.inputs, strict=True):
+                    there.copy_(tensor, non_blocking=True)
+                found = recorded.replay()
+                for tensor, index in zip(taken, order, strict=True):
+                    copied_out(found[index], tensor, self._program.outputs[index])
+        finally:
+            # Also behind an error: a copy may be under way to memory that is given to others then.
+            self._stream.synchronize()
+
+    def _recorded(self, given: Sequence[Any]) -> "_Recorded":
+        """For tensors of these shapes; recorded now where none was."""
+        key = tuple(tuple(tensor.shape) for tensor in given)
+        recorded = self._graphs.get(key)
+        if recorded is None:
+            recorded = _Recorded(self._program, given, self._stream, self._pool)
+            self._graphs[key] = recorded
+            if not recorded.is_recorded:
+                self._pool = self._torch.cuda.graph_pool_handle()
+        return recorded
 
 
 class _Recorded:

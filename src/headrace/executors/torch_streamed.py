@@ -92,14 +92,19 @@ class StreamedExecutor:
             )
         )
         with said(f"a stage does not run with {size} items"), torch.inference_mode():
-            with self._device.execution.current():
-                there = [given[i].to(self._device.name, non_blocking=True) for i in self._inputs]
-                found = resident.run(there)
-                for index, into, spec in zip(
-                    self._outputs, taken, self._stage.outputs, strict=True
-                ):
-                    copied_out(found[index], into, spec.name)
-            self._device.execution.mark().wait()
+            try:
+                with self._device.execution.current():
+                    there = [
+                        given[i].to(self._device.name, non_blocking=True) for i in self._inputs
+                    ]
+                    found = resident.run(there)
+                    for index, into, spec in zip(
+                        self._outputs, taken, self._stage.outputs, strict=True
+                    ):
+                        copied_out(found[index], into, spec.name)
+            finally:
+                # Also behind an error: a copy may be under way to memory that others get then.
+                self._device.execution.mark().wait()
 
     def wait_loaded(self) -> None:
         resident = self._resident
