@@ -51,7 +51,7 @@ def _importable(name: str) -> bool:
 
 
 def run_part(part: str, limit_s: float = PART_S) -> list[Row]:
-    """The rows of one part; a last one says if it did not end by itself."""
+    """The rows of one part; a last one says if it did not end by itself, or found nothing."""
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-") as folder:
         command = [sys.executable, "-m", "benchmarks.gpu.parts", part, folder]
         process = subprocess.Popen(
@@ -78,6 +78,8 @@ def run_part(part: str, limit_s: float = PART_S) -> list[Row]:
         if status != 0:
             last = (said[0].strip().splitlines() or ["nothing"])[-1][:200]
             rows.append((part, f"ended with {status}", "FAILED", f"it said: {last}"))
+        elif not rows:
+            rows.append((part, "ended", "FAILED", "it found nothing"))
         return rows
 
 

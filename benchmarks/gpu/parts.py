@@ -21,6 +21,8 @@ NETWORKS = ("small", "mobilenetv2", "resnet50", "bert")
 TOLERANCE = 1e-4
 POINTS = 0.02
 """By how much simulated and measured attainment may differ."""
+ANSWERED = 0.9
+"""Of requests, by a server that has what its plan promises."""
 PROBLEM = """\
 schema: headrace.problem/1
 cluster:
@@ -79,20 +81,28 @@ def _compare(
         here = reference("onnx")(content, graph.weights)
     there = TorchModel(content, graph.weights, DEVICE)
     worst, figures = 0.0, []
-    for size in (1, len(x)):
-        wanted = list(here.run(graph.outputs, {name: x[:size]}))
-        given = [np.zeros_like(array) for array in wanted]
-        run = there.binding({name: x[:size]}, dict(zip(graph.outputs, given, strict=True)))
-        for _ in range(3):  # recorded, then replayed
-            run()
-        pairs = list(zip(given, wanted, strict=True))
-        worst = max(worst, *(relative_error(a, b) for a, b in pairs))
+    sizes = (1, len(x))
+    for size in sizes:
+        given = x[:size].copy()
+        answers = [np.zeros_like(array) for array in here.run(graph.outputs, {name: given})]
+        run = there.binding({name: given}, dict(zip(graph.outputs, answers, strict=True)))
+        # What is replayed is to read what lies there now, not what was recorded.
+        for items in (x[:size], x[::-1][:size]):
+            given[...] = items
+            for _ in range(3):  # recorded, then replayed
+                run()
+            wanted = here.run(graph.outputs, {name: given})
+            pairs = zip(answers, wanted, strict=True)
+            worst = max(worst, *(relative_error(a, b) for a, b in pairs))
         started = time.perf_counter()
         for _ in range(20):
             run()
         figures.append(f"batch {size} {(time.perf_counter() - started) / 20 * 1e3:.2f} ms")
     recorded = "" if DEVICE == "cpu" else f", {there.recorded} CUDA graphs"
-    found(worst <= tolerance, f"relative error {worst:.1e}; {', '.join(figures)}{recorded}")
+    found(
+        worst <= tolerance and (DEVICE == "cpu" or there.recorded == len(sizes)),
+        f"relative error {worst:.1e}; {', '.join(figures)}{recorded}",
+    )
 
 
 def serve(folder: Path) -> None:
@@ -112,7 +122,7 @@ def serve(folder: Path) -> None:
             told = headrace(folder, "load", url, "--duration-s", "20", "--json")
         measured = attainment(told)
         found(
-            abs(measured - simulated) <= POINTS,
+            abs(measured - simulated) <= POINTS and measured > ANSWERED,
             f"attainment {measured} measured, {simulated} simulated",
         )
 
@@ -136,7 +146,7 @@ def faults(folder: Path) -> None:
             told = headrace(folder, "load", url, "--duration-s", "5", "--json")
             after = _device_bytes()
         answered = attainment(told)
-        found(answered > 0.9, f"attainment {answered} afterwards")
+        found(answered > ANSWERED, f"attainment {answered} afterwards")
     with finding("GPU memory after it") as found:
         grown = (after - before) / 1e6
         found(grown < 200, f"{before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after")

@@ -2,10 +2,11 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu import check
+from benchmarks.gpu import check, parts
 from benchmarks.gpu.commands import attainment
 
 
@@ -47,3 +48,31 @@ def test_a_part_that_hangs_or_crashes_costs_no_more_than_itself(
     assert crashed[1] == ("models", "ended with 1", "FAILED", "it said: it broke")
     assert hung[-1][1:3] == ("ended with -9", "FAILED")
     assert "first" in check.table(crashed)
+
+
+def test_a_part_that_finds_nothing_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "benchmarks" / "gpu"
+    package.mkdir(parents=True)
+    (package / "parts.py").write_text("")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    assert check.run_part("models") == [("models", "ended", "FAILED", "it found nothing")]
+
+
+@pytest.mark.parametrize(("attained", "result"), [(0.0, "FAILED"), (1.0, "ok")])
+def test_a_server_that_attains_nothing_as_was_foretold_has_failed(
+    attained: float,
+    result: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = json.dumps({"total": {"slo_attainment": attained}})
+    (tmp_path / "model.profile.json").write_text(json.dumps({"blocks": []}))
+    monkeypatch.setattr(parts, "_planned", lambda folder: None)
+    monkeypatch.setattr(parts, "headrace", lambda folder, *arguments: report)
+    monkeypatch.setattr(parts, "server", lambda folder: nullcontext("http://localhost"))
+    parts.serve(tmp_path)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [state for _, state, _ in said] == ["ok", "ok", result]
