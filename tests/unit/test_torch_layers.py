@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from headrace.catalog.onnx_graph import load_graph, whole_model
+from headrace.catalog.weights_files import weights_in
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import StageStart, TensorMemory
@@ -186,6 +188,53 @@ def test_weights_that_begin_behind_others_are_found_there(tmp_path: Path, copied
     )
     with torch.inference_mode():
         same(layers.ResidentModel(host, start).run([x])[0], module(x).detach())
+
+
+class Full(LateDevice):
+    """Whatever is computed or put there has no content, as nothing has on the meta device."""
+
+    name = "meta"
+
+
+def test_a_model_is_taken_into_host_memory_without_the_device(network: Network) -> None:
+    here, there = network.host(LateDevice()), network.host(Full())
+    assert there.layers == here.layers
+    read = {
+        number: (place.offset, place.offset + place.size_bytes)
+        for number, place in here.places.items()
+    }
+    assert there.places == here.places
+    assert read
+    for begin, end in read.values():
+        assert torch.equal(there.block.bytes[begin:end], here.block.bytes[begin:end])
+
+
+def test_weights_that_begin_at_one_byte_of_a_file_are_whole_in_host_memory(tmp_path: Path) -> None:
+    numbers = np.arange(1, 17, dtype=np.float32)
+    (tmp_path / "w.bin").write_bytes(numbers.tobytes())
+    weights = []
+    for name, count in (("short", 4), ("long", 16)):
+        proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[count])
+        proto.data_location = TensorProto.EXTERNAL
+        stated = {"location": "w.bin", "offset": "0", "length": str(4 * count)}
+        for key, value in stated.items():
+            proto.external_data.add(key=key, value=value)
+        weights.append(proto)
+    nodes = [
+        helper.make_node("Add", ["x", "short"], ["y"]),
+        helper.make_node("Concat", ["y", "long"], ["z"], axis=0),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, [20])
+    graph = helper.make_graph(nodes, "both", [x], [z], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    files = weights_in(tmp_path / "stage.onnx", ["w.bin"])
+    device = LateDevice()
+    host = layers.HostModel(model.SerializeToString(), files, (), device)
+    resident = layers.ResidentModel(host, streamed.whole(host))
+    [found] = resident.run([torch.zeros(4)])
+    assert found.tolist() == [*numbers[:4], *numbers]
+    resident.leave()
 
 
 def test_neighbours_of_one_transfer_are_one_copy(network: Network) -> None:

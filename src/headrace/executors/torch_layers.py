@@ -138,7 +138,8 @@ class HostModel:
         layers: Sequence[str] | None,
         device: LayerDevice,
     ) -> None:
-        """Open the model on the device, and take its weights from there to the host.
+        """Open the model, with its weights in host memory from the beginning: a device may have no
+        room for all of them beside what it holds, nor what is computed of them.
 
         Args:
             content: a `ModelProto`'s bytes.
@@ -153,15 +154,18 @@ class HostModel:
         import torch
 
         self.device = device
-        self.program = TorchProgram(onnx.load_model_from_string(content), weights, device.name)
+        model = onnx.load_model_from_string(content)
+        self.program = TorchProgram(model, weights, device.name, home="cpu")
         found = self.program.take_weights()
         storages: dict[int, Any] = {}
-        """By their addresses; the tensors of a program never lie over one another partly."""
+        """By their addresses. What tensors share otherwise is taken for each of them."""
         views: dict[int, tuple[int, Any]] = {}
         for register, tensor in found.items():
             storage = tensor.untyped_storage()
-            storages.setdefault(storage.data_ptr(), storage)
-            views[register] = (storage.data_ptr(), tensor)
+            at = storage.data_ptr()
+            # Of a file, two weights may begin at one byte.
+            storages[at] = max(storage, storages.get(at, storage), key=lambda each: each.nbytes())
+            views[register] = (at, tensor)
         numbers: dict[int, int] = {}
         self.names = tuple(self._heavy(found) if layers is None else layers)
         self.layers = [
@@ -175,8 +179,11 @@ class HostModel:
         with torch.inference_mode():
             for at, number in numbers.items():
                 place = self.places[number]
-                source = torch.empty(0, dtype=torch.uint8, device=device.name).set_(storages[at])
+                source = torch.empty(0, dtype=torch.uint8).set_(storages[at])
                 self.block.bytes[place.offset : place.offset + place.size_bytes].copy_(source)
+        if weights is not None:
+            # Only now were they read.
+            weights.require_unchanged()
         self._typed = _Typed(self.block.seen)
         self._seen: dict[int, list[tuple[int, Any]]] = {}
         self._layouts: dict[StageStart, _Layout] = {}

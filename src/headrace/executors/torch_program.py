@@ -97,12 +97,16 @@ class _Step:
 class TorchProgram:
     """A model or stage on one device of PyTorch's."""
 
-    def __init__(self, model: Any, weights: ExternalWeights | None, device: str) -> None:
+    def __init__(
+        self, model: Any, weights: ExternalWeights | None, device: str, home: str | None = None
+    ) -> None:
         """
         Args:
             model: a `ModelProto`.
             weights: what its initialisers refer to.
             device: PyTorch's name: "cpu", "cuda:0".
+            home: the same, of where weights and what is computed from them alone are until
+                somebody takes them; None: the device.
 
         Raises:
             ModelError: an operator is not known, or a weight has changed.
@@ -111,6 +115,7 @@ class TorchProgram:
 
         self._torch = torch
         self.device = torch.device(device)
+        self._home = torch.device(home or device)
         self._registers: dict[str, _Register] = {}
         self.inputs = {v.name: _dtype(v) for v in model.graph.input}
         self.outputs = tuple(value.name for value in model.graph.output)
@@ -126,8 +131,9 @@ class TorchProgram:
                 if node.domain == TORCH_DOMAIN and node.op_type == BATCH_SIZE:
                     self._batch.append(self._register(node.output[0]))
                     continue
-                step = self._step(node)
-                if known.keys() >= set(step.reads):
+                constant = known.keys() >= {self._registers.get(n) for n in node.input if n}
+                step = self._step(node, self._home if constant else self.device)
+                if constant:
                     values: list[Any] = [None] * len(self._registers)
                     for register in step.reads:
                         values[register] = known[register]
@@ -185,13 +191,17 @@ class TorchProgram:
         return found.union(self._results) if end == len(self._steps) else found
 
     def take_weights(self) -> dict[int, Any]:
-        """Register -> tensor on the device that no run changes. The program gives them up: whoever
-        runs it puts them, or others of their kind, into the registers of each run."""
+        """Register -> tensor at home that no run changes, but those that tell shapes. The program
+        gives them up: whoever runs it puts them, or others of their kind, on the device and into
+        the registers of each run."""
         torch = self._torch
+        kept = {self._registers[name] for name in self._host if name in self._registers}
         taken = {
             register: value
             for register, value in enumerate(self._values)
-            if isinstance(value, torch.Tensor) and value.device.type == self.device.type
+            if isinstance(value, torch.Tensor)
+            and register not in kept
+            and value.device.type == self._home.type
         }
         for register in taken:
             self._values[register] = None
@@ -212,32 +222,32 @@ class TorchProgram:
             elif proto.name in self._host:
                 known[self._register(proto.name)] = tensor
             else:
-                known[self._register(proto.name)] = tensor.to(self.device)
+                known[self._register(proto.name)] = tensor.to(self._home)
         if weights is not None:
             weights.require_unchanged()
         return known
 
-    def _step(self, node: Any) -> _Step:
+    def _step(self, node: Any, device: Any) -> _Step:
         for name in node.input:
             if name and name not in self._registers:
                 raise ModelError(f"operator {node.op_type} reads {name!r} before anything makes it")
         reads = [self._registers[name] if name else None for name in node.input]
         if node.domain == TORCH_DOMAIN:
-            compute = self._own(node, reads)
+            compute = self._own(node, reads, device)
         else:
-            compute = self._translated(node, reads)
+            compute = self._translated(node, reads, device)
         writes = tuple(self._register(name) if name else -1 for name in node.output)
         names = (node.name, *node.output)
         return _Step(compute, writes, tuple(r for r in reads if r is not None), names=names)
 
     def _translated(
-        self, node: Any, reads: Sequence[_Register | None]
+        self, node: Any, reads: Sequence[_Register | None], device: Any
     ) -> Callable[[list[Any]], Any]:
         """An ONNX operator. On a device, host values that are no shapes to it are copied there."""
         import torch
 
-        on_host = self.device.type == "cpu" or node.output[0] in self._host
-        device = torch.device("cpu") if on_host else self.device
+        on_host = device.type == "cpu" or node.output[0] in self._host
+        device = torch.device("cpu") if on_host else device
         function = onnx_operator(node, self._opset, device)
         shapes = HOST_ARGUMENTS.get(node.op_type, ())
         moved = [
@@ -263,10 +273,12 @@ class TorchProgram:
 
         return compute
 
-    def _own(self, node: Any, reads: Sequence[_Register | None]) -> Callable[[list[Any]], Any]:
+    def _own(
+        self, node: Any, reads: Sequence[_Register | None], device: Any
+    ) -> Callable[[list[Any]], Any]:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type not in (SIZE, EXPECT, STRIDED):
-            return self._call(node, attributes[CALL], reads)
+            return self._call(node, attributes[CALL], reads, device)
         first = reads[0]
         assert first is not None
         if node.op_type == SIZE:
@@ -280,7 +292,7 @@ class TorchProgram:
         return lambda values: as_strided(values[first], *view)
 
     def _call(
-        self, node: Any, call: bytes, reads: Sequence[_Register | None]
+        self, node: Any, call: bytes, reads: Sequence[_Register | None], device: Any
     ) -> Callable[[list[Any]], Any]:
         arguments, named = decoded(call)
         if node.op_type == "aten.dropout.default" and arguments[2:] == [False]:
@@ -288,8 +300,8 @@ class TorchProgram:
             assert whole is not None
             return lambda values: values[whole]
         function = self._number(node) or self._aten(node, len(arguments), named)
-        args = [self._argument(value, reads) for value in arguments]
-        kwargs = {key: self._argument(value, reads) for key, value in named.items()}
+        args = [self._argument(value, reads, device) for value in arguments]
+        kwargs = {key: self._argument(value, reads, device) for key, value in named.items()}
         if not kwargs:
             return lambda values: function(*[_looked_up(value, values) for value in args])
         return lambda values: function(
@@ -320,10 +332,10 @@ class TorchProgram:
             function = attrgetter(_CALLED_MOST[operation])(self._torch)
         return function
 
-    def _argument(self, value: Any, reads: Sequence[_Register | None]) -> Any:
+    def _argument(self, value: Any, reads: Sequence[_Register | None], device: Any) -> Any:
         """An argument with registers in place of names; a list that holds none is a tuple."""
         if isinstance(value, list):
-            filled = [self._argument(entry, reads) for entry in value]
+            filled = [self._argument(entry, reads, device) for entry in value]
             holds = any(isinstance(entry, _Register | list) for entry in filled)
             return filled if holds else tuple(filled)
         if not isinstance(value, dict):
@@ -339,7 +351,7 @@ class TorchProgram:
             case "layout":
                 return self._torch.strided
             case "device":
-                return self.device
+                return device
         raise ModelError(f"a call has an argument of the unknown kind {kind!r}")
 
 
