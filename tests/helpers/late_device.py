@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import NoRoomError
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
 
@@ -113,7 +113,7 @@ class LateDevice:
 
     def allocate(self, size_bytes: int) -> Any:
         if self.held_bytes + size_bytes > self.room_bytes:
-            raise ModelError(f"{size_bytes} bytes do not fit: {self.room_bytes - self.held_bytes}")
+            raise NoRoomError(f"{size_bytes} bytes do not fit: {self.room_bytes - self.held_bytes}")
         memory = torch.full((size_bytes,), SPOILT, dtype=torch.uint8)
         self.held[id(memory)] = memory
         return memory

@@ -355,6 +355,7 @@ def test_copies_that_fail_are_that_models_failure_and_what_it_took_is_given_back
     assert isinstance(failed, Failed)
     assert (failed.batch, failed.stage) == (-1, 1)
     assert "fallen off the bus" in failed.message
+    assert not failed.no_room
     assert not [frame for frame in served.said if isinstance(frame, Loaded)]
     served.worker.answer(Unload(9))
     assert not served.kept.of(network.load(network.start())).device.held
@@ -371,6 +372,7 @@ def test_a_model_without_room_is_refused_and_others_stay(
     refused = served.worker.answer(network.load(network.start(), 2))
     assert isinstance(refused, Failed)
     assert "do not fit" in refused.message
+    assert refused.no_room
     assert isinstance(served.run(1), Finished)
     # What leaves makes the room.
     served.worker.answer(Unload(1))

@@ -20,6 +20,10 @@ class ModelError(HeadraceError):
     or its host takes none."""
 
 
+class NoRoomError(ModelError):
+    """A device has no memory for a model now; it may have when others have left."""
+
+
 class ProfileError(HeadraceError):
     """A measurement is missing or inconsistent."""
 

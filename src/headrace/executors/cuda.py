@@ -21,7 +21,7 @@ import onnx
 from headrace.catalog.onnx_stage import weights_bytes
 from headrace.catalog.pt2_calls import TORCH_DOMAIN
 from headrace.catalog.weights_files import ExternalWeights
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import NoRoomError
 from headrace.executors.base import (
     ONE_THREAD,
     Arrays,
@@ -105,11 +105,11 @@ def _number() -> int:
 def _require_room(stage: str, content: bytes, number: int) -> None:
     """
     Raises:
-        ModelError: the weights alone are more than is free on the device.
+        NoRoomError: the weights alone are more than is free on the device.
     """
     refusal = room_missing(stage, weights_bytes(onnx.load_model_from_string(content)), number)
     if refusal is not None:
-        raise ModelError(refusal)
+        raise NoRoomError(refusal)
 
 
 def room_missing(stage: str, weights: int, number: int) -> str | None:

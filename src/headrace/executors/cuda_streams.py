@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache
 from typing import Any
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, NoRoomError
 from headrace.executors.streams import Copies
 
 _PORTABLE, _MAPPED = 1, 2
@@ -166,7 +166,7 @@ class CudaDevice:
                 return torch.empty(size_bytes, dtype=torch.uint8, device=self.name)
         except torch.OutOfMemoryError as error:
             free, total = torch.cuda.mem_get_info(self.name)
-            raise ModelError(
+            raise NoRoomError(
                 f"{size_bytes / 1e6:,.0f} MB of weights do not fit onto {self.name}:"
                 f" {free / 1e6:,.0f} MB of {total / 1e6:,.0f} MB are free; state less memory_bytes"
                 " of the device in the problem, and plan again"

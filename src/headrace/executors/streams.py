@@ -95,7 +95,7 @@ class LayerDevice(Protocol):
         """A tensor of bytes in the device's memory, for the loading stream to fill.
 
         Raises:
-            ModelError: it has not as much.
+            NoRoomError: it has not as much.
         """
         ...
 

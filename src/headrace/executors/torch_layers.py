@@ -310,7 +310,7 @@ class ResidentModel:
             timed: whether `marks` tell times.
 
         Raises:
-            ModelError: the device has no memory for them.
+            NoRoomError: the device has no memory for them.
         """
         self._host, self._device = host, host.device
         self._layout = layout = host.layout(start)

@@ -314,7 +314,7 @@ class LiveDriver:
             if (waiting[0].slot, waiting[0].model) != (slot, model)
         ]
         assert self._weights is not None, "only models that come and go are loaded here"
-        self._weights.report_failed(slot, model, frame.message)
+        self._weights.report_failed(slot, model, frame)
         if self._cramped:
             self._start_those_that_fit()
 

@@ -13,7 +13,9 @@ before (`catalog.loadable_stages`), and the worker refuses a file that is not th
 
 A model whose load fails is *faulty*: its requests are refused with the reason, and no other model
 knows of it, until a check finds its files in order (`WantedModels.load`). So is one with which
-workers die, DEATHS times in a row: it would take the slot from all others for ever.
+workers die, DEATHS times in a row: it would take the slot from all others for ever; and one for
+which a device has no memory SHORTAGES times in a row. Before that the shortage is one of a moment:
+requests that wait for the load are refused, and the next one has it tried again.
 """
 
 import asyncio
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 DEATHS = 2
 """Of workers, in a row, while they load one model."""
+SHORTAGES = 3
+"""Of a device's memory, in a row, when one model was to be loaded."""
 
 ModelState = Literal["READY", "LOADING", "UNAVAILABLE"]
 
@@ -106,6 +110,7 @@ class ModelWeights:
         self._unloaded = unloaded
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
+        self._shortages = [0] * len(self.names)
         self._excused: set[int] = set()
         """Slots whose workers are ended, and not for what they load."""
         self.counts = tuple(counts or (LoadCounts() for _ in self.names))
@@ -157,7 +162,7 @@ class ModelWeights:
         if load is None:
             return
         self._held[slot][load.model] = None
-        self._deaths[load.model] = 0
+        self._deaths[load.model] = self._shortages[load.model] = 0
         self.counts[load.model].note_done(frame.took_us, self._moved_bytes[load.model])
         self.gate.on_loaded(load, frame.ended_at_us - frame.took_us, frame.ended_at_us)
 
@@ -166,13 +171,20 @@ class ModelWeights:
         load = self._under_way(slot, frame.stage)
         return None if load is None else load.model
 
-    def report_failed(self, slot: int, model: int, message: str) -> None:
+    def report_failed(self, slot: int, model: int, frame: Failed) -> None:
         """A load has ended without its model."""
         load = self._held[slot].pop(model)
         assert load is not None, "only loads under way fail"
         self.counts[model].failed += 1
-        self._note_fault(model, message)
+        self._shortages[model] += frame.no_room
+        passes = frame.no_room and self._shortages[model] < SHORTAGES
+        if passes:
+            logger.warning("model %s is not loaded now: %s", self.names[model], frame.message)
+        else:
+            self._note_fault(model, frame.message)
         self.gate.on_load_failed(load)
+        if passes:
+            self.tell(model)
 
     def excuse(self, slot: int) -> None:
         """Its worker is to be ended, since it can run nothing more: what it is loading is not to
@@ -237,7 +249,7 @@ class ModelWeights:
         if fault:
             self._note_fault(model, fault)
         else:
-            self._deaths[model] = 0
+            self._deaths[model] = self._shortages[model] = 0
             self._faults.pop(model, None)
         self.tell(model)
 

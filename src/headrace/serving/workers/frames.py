@@ -124,6 +124,8 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
     broken: bool = False
     """The worker is of no use: it cannot use its device any more; or, where a run failed, the stage
     fails on one item of zeros as well, which it ran before."""
+    no_room: bool = False
+    """Of a load: the device has no memory for it now, and may have later."""
 
 
 class Beat(Frame, frozen=True, array_like=True, gc=False, tag="beat"):

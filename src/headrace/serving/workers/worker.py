@@ -23,7 +23,7 @@ from importlib import import_module
 
 from headrace.children import die_with_parent
 from headrace.domain.elements import fill_neutral
-from headrace.domain.errors import ModelError, ProcessLimitError
+from headrace.domain.errors import ModelError, NoRoomError, ProcessLimitError
 from headrace.executors.base import (
     Executor,
     SizedExecutor,
@@ -187,8 +187,9 @@ class Worker:
         return Loaded(load.stage, ended_at_us - started_at_us, load.slot, ended_at_us)
 
     def _not_loaded(self, load: Load, error: Exception) -> Failed:
-        message = self._describe(error)
-        return Failed(-1, 0, load.stage, message, load.slot, self._loses(load, error))
+        message, broken = self._describe(error), self._loses(load, error)
+        no_room = isinstance(error, NoRoomError)
+        return Failed(-1, 0, load.stage, message, load.slot, broken, no_room)
 
     def _late(self, load: Load, error: Exception) -> Failed | None:
         """What to say of weights that did not come; on the thread of arrivals."""

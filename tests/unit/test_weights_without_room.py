@@ -1,8 +1,10 @@
-"""Host memory that is registered for a GPU, where the driver refuses it."""
+"""Memory for weights, of a GPU and of the machine for it, where the driver refuses it."""
+
+from contextlib import nullcontext
 
 import pytest
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, NoRoomError
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
 cuda = pytest.importorskip("headrace.executors.cuda")
@@ -64,3 +66,17 @@ def test_a_model_without_weights_locks_no_memory(monkeypatch: pytest.MonkeyPatch
     block = cuda_streams.PinnedBlock(0, "cpu")
     assert block.bytes.numel() == block.seen.numel() == 0
     assert runtime.asked == []
+
+
+def test_memory_that_a_gpu_does_not_have_now_is_told_from_other_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*size: int, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 MiB")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda number: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4_000_000, 80_000_000))
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(NoRoomError, match="9 MB of weights do not fit onto cuda:0: 4 MB of 80 MB"):
+        cuda_streams.CudaDevice(0).allocate(9_000_000)
