@@ -13,6 +13,7 @@ from headrace.serving.apps.api import AppFunction, WrongItemError, serve_from_he
 from headrace.serving.apps.conversion import converted
 
 plus, double, split = module("plus"), module("double"), module("split")
+alone = module("alone")
 IN = [tensor("a", "float32", (-1, 2))]
 OUT = [tensor("z", "float32", (-1, 2))]
 TAKEN = tensor("x", "float16", (2,))
@@ -30,13 +31,18 @@ class Modules:
         x = converted(f"{name}: input", TAKEN, tensors[0])
         if x.shape[-1] != 2:
             raise WrongItemError(f"{name}: needs 2 numbers")
+        if name == "alone" and x.shape != (1, 2):
+            raise WrongItemError(f"{name}: needs 1 item")
         self.calls.append((name, x.ravel().tolist()))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         await asyncio.sleep(0)
         self.open -= 1
-        answers = {"plus": x + sum(map(np.asarray, tensors[1:]), 1), "double": 2 * x}
+        answers = {"plus": x + sum(map(np.asarray, tensors[1:]), 1), "double": 2 * x, "alone": -x}
         return (x - 1, x + 1) if name == "split" else answers[name]
+
+    def ranks(self, name: str) -> tuple[int, ...]:
+        return (2,) if name == "alone" else (1,)
 
     def aside(self, work: Any, *arguments: Any) -> Any:
         raise NotImplementedError
@@ -97,6 +103,20 @@ def test_outputs_that_nobody_needs_are_left_out_and_whole_tensors_pass_whole() -
     )
     assert run(app, modules, a=[[1, 2], [3, 4]])["z"].tolist() == [[2, 3], [4, 5]]
     assert len(modules.calls) == 1
+
+
+def test_a_model_served_one_request_per_run_gets_its_tensor_with_the_first_dimension() -> None:
+    modules = Modules()
+    app = ensemble(
+        "e",
+        inputs=IN,
+        outputs=OUT,
+        steps=[step(double, takes=["a"], gives=["m"]), step(alone, takes=["m"], gives=["z"])],
+    )
+    assert run(app, modules, a=[[1, 2]])["z"].tolist() == [[-2, -4]]
+    assert modules.calls == [("double", [1, 2]), ("alone", [2, 4])]
+    with pytest.raises(InvalidInput, match="alone: needs 1 item"):
+        run(app, modules, a=[[1, 2], [3, 4]])
 
 
 def test_what_does_not_fit_the_models_is_the_clients_fault() -> None:

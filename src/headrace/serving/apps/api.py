@@ -78,6 +78,8 @@ class Caller(Protocol):
 
     def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Awaitable[Any]: ...
 
+    def ranks(self, module: str) -> tuple[int, ...]: ...
+
     def aside(self, work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
 
     def time_left_us(self) -> int: ...
@@ -115,6 +117,10 @@ class ModuleHandle:
             are read-only.
         """
         return await _current(f"module {self.name!r}").call(self.name, tensors)
+
+    def ranks(self) -> tuple[int, ...]:
+        """How many dimensions one item of each input has, under the plan in service."""
+        return _current(f"module {self.name!r}").ranks(self.name)
 
 
 def module(name: str) -> ModuleHandle:

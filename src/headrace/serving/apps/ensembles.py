@@ -14,7 +14,8 @@
     )
 
 As in Triton's ensembles the first dimension of every tensor is the number of items; a step calls
-its module once for each. A step with `items=False` gets whole tensors.
+its module once for each. A step with `items=False` gets whole tensors; so does one whose model
+takes one request per run, which its profile says, and keeps the first dimension.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class EnsembleStep:
             InvalidInput: the request's tensors do not fit the model.
         """
         try:
-            if not self.items:
+            if not self.items or self.module.ranks() == tuple(array.ndim for array in given):
                 return _all(await self.module(*given))
             if len({len(array) for array in given}) != 1 or not len(given[0]):
                 raise InvalidInput(

@@ -162,10 +162,7 @@ class RunningFunction:
         runner, name = self._runner, f"{self._function.name}.{module}"
         if self.ended_at_us is not None:
             raise asyncio.CancelledError
-        specs = runner.modules.get(name)
-        if specs is None:
-            raise ValueError(f"{name}: the plan in service has no such module")
-        item = _item(name, specs.inputs, tensors)
+        item = _item(name, self._inputs(name), tensors)
         _check_size(name, item)
         number = next(runner.calls)
         future = runner.waiting[number] = asyncio.get_running_loop().create_future()
@@ -180,6 +177,16 @@ class RunningFunction:
         finally:
             del runner.waiting[number]
             self._calls.remove(future)
+
+    def ranks(self, module: str) -> tuple[int, ...]:
+        specs = self._inputs(f"{self._function.name}.{module}")
+        return tuple(len(spec.item_shape) for spec in specs)
+
+    def _inputs(self, name: str) -> tuple[TensorSpec, ...]:
+        specs = self._runner.modules.get(name)
+        if specs is None:
+            raise ValueError(f"{name}: the plan in service has no such module")
+        return specs.inputs
 
     async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await self._runner.threads.run(self, work, arguments)
