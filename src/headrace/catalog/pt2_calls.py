@@ -27,7 +27,10 @@ BATCH_SIZE = "batch_size"
 SIZE = "size"
 """Operator: the size of one dimension of a tensor; attribute `dim`."""
 EXPECT = "expect"
-"""Operator: its input, if the sizes are those exported; attributes `least` and `most`, per dim."""
+"""Operator: its input, if the sizes are those exported; attributes, per dim: `least`, `most`, and
+`factors` and `offsets` of factor * n + offset."""
+GUARDS = "guards"
+"""Attribute of an `EXPECT`: expressions that hold of all inputs' sizes (`pt2_guards`)."""
 STRIDED = "strided"
 """Operator: a tensor as a view of a storage; attributes `size`, `stride`, `offset`."""
 

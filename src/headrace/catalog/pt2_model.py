@@ -9,7 +9,8 @@ and its weights become references into the archive, whose entries are not compre
              that `pt2_sizes` can answer it from the batch
 
 What an export promises of its inputs' sizes is kept: a dimension that was not exported as dynamic
-has its one size, and a dynamic one its least and largest (`EXPECT`).
+has its one size, and a dynamic one its least and largest (`EXPECT`); a multiple of a `Dim` is one;
+and what the export's branches found of sizes holds (`pt2_guards`).
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from headrace.catalog.pt2_calls import (
     CALL,
     DTYPES,
     EXPECT,
+    GUARDS,
     NUMBER_OPERATORS,
     SIZE,
     STRIDED,
@@ -40,6 +42,7 @@ from headrace.catalog.pt2_calls import (
     names_in,
     operator_name,
 )
+from headrace.catalog.pt2_guards import affine, check_guards
 from headrace.catalog.pt2_program import (
     Call,
     Graph,
@@ -109,6 +112,12 @@ def _built(build: _Build) -> Any:
     )
     build.model.graph.name = "exported"
     given = _declare_inputs(build, graph, signature)
+    guards = build.program.guards_code
+    check_guards(guards, {name: len(meta.sizes) for name, meta in given})
+    for node in build.model.graph.node if guards else ():
+        if node.op_type == EXPECT:
+            # On each, since the graph will lack inputs that nothing reads.
+            node.attribute.append(onnx.helper.make_attribute(GUARDS, guards))
     outputs = _output_names(signature)
     calls = flattened(graph.nodes)
     kept = {name for value in graph.inputs for name in names_in(value)}
@@ -154,36 +163,47 @@ def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
     dtype = DTYPES.get(meta.dtype)
     if dtype is None:
         raise NotServedError(f"input {name[:50]!r} of element type {meta.dtype}")
-    dims: list[int | str] = []
-    least, most = [], []
-    for size in meta.sizes:
-        if "as_int" in size:
-            dims.append(_bounded(size["as_int"]))
-            least.append(dims[-1])
-            most.append(dims[-1])
-        else:
-            symbol = size["as_expr"]["expr_str"]
-            dims.append(f"dim{len(dims)}")
-            limits = build.program.range_constraints.get(_symbol_name(symbol), Limits())
-            # PyTorch states 2 where it looked at sizes other than 0 and 1 alone.
-            low = limits.min_val or 0
-            least.append(low if low > 2 else 0)
-            most.append(min(limits.max_val or MAX_DIM, MAX_DIM))
+    wanted = [_wanted(build, size) for size in meta.sizes]
+    dims = [size.least if size.fixed else f"dim{position}" for position, size in enumerate(wanted)]
     info = onnx.helper.make_tensor_value_info(name, elem_type(dtype), dims)
     build.model.graph.input.append(info)
-    _add_node(build, EXPECT, [name], [_expected(name)], least=least, most=most)
+    _add_node(
+        build,
+        EXPECT,
+        [name],
+        [_expected(name)],
+        least=[size.least for size in wanted],
+        most=[size.most for size in wanted],
+        factors=[size.factor for size in wanted],
+        offsets=[size.offset for size in wanted],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which sizes a dimension may have: least..most, factor * n + offset."""
+
+    least: int
+    most: int
+    fixed: bool = False
+    factor: int = 1
+    offset: int = 0
+
+
+def _wanted(build: _Build, size: Any) -> _Wanted:
+    if "as_int" in size:
+        fixed = _bounded(size["as_int"])
+        return _Wanted(fixed, fixed, fixed=True)
+    factor, symbol, offset = affine(size["as_expr"]["expr_str"])
+    limits = build.program.range_constraints.get(symbol, Limits())
+    low, high = limits.min_val or 0, limits.max_val or MAX_DIM
+    # PyTorch states 2 where it looked at sizes other than 0 and 1 alone.
+    least = factor * low + offset if low > 2 else 0
+    return _Wanted(least, min(factor * high + offset, MAX_DIM), factor=factor, offset=offset)
 
 
 def _expected(name: str) -> str:
     return f"{name}::expected"
-
-
-def _symbol_name(expression: str) -> str:
-    """
-    >>> _symbol_name("Symbol('s77', positive=True, integer=True)")
-    's77'
-    """
-    return expression.removeprefix("Symbol('").partition("'")[0]
 
 
 def _bounded(value: Any) -> int:

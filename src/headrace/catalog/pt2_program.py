@@ -90,6 +90,7 @@ class Program(msgspec.Struct, frozen=True, gc=False):
     graph_module: Module
     schema_version: Version
     range_constraints: dict[str, Limits] = {}
+    guards_code: list[str] = []
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,9 @@ import onnx
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, static_names
-from headrace.catalog.pt2_calls import BATCH_SIZE, SIZE, TORCH_DOMAIN
+from headrace.catalog.pt2_calls import BATCH_SIZE, EXPECT, GUARDS, SIZE, TORCH_DOMAIN
+from headrace.catalog.pt2_guards import Shapes, broken_guard
+from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 
 
@@ -30,17 +32,15 @@ def with_known_sizes(graph: OnnxGraph, inputs: Sequence[TensorSpec], batched: bo
     """
     if graph.format != "torch":
         return graph
-    specs = {spec.name: spec for spec in inputs}
+    shapes = {spec.name: _shape(spec, batched) for spec in inputs}
+    _check_guards(graph, shapes)
     constants: dict[str, Any] = {}
     nodes = []
     for node in graph.nodes:
-        spec = specs.get(node.reads[0]) if _asks_size(node) else None
-        if spec is None:
+        shape = shapes.get(node.reads[0]) if _asks_size(node) else None
+        if shape is None:
             nodes.append(node)
             continue
-        shape: list[int | None] = list(spec.item_shape)
-        if batched:
-            shape.insert(spec.batch_axis, None)
         size = shape[onnx.helper.get_attribute_value(node.proto.attribute[0])]
         if size is None:
             proto = onnx.helper.make_node(BATCH_SIZE, [], list(node.writes), domain=TORCH_DOMAIN)
@@ -53,8 +53,40 @@ def with_known_sizes(graph: OnnxGraph, inputs: Sequence[TensorSpec], batched: bo
         graph,
         nodes=tuple(nodes),
         initialisers=initialisers,
-        static=static_names(graph.path, tuple(nodes), initialisers, set(specs)),
+        static=static_names(graph.path, tuple(nodes), initialisers, set(shapes)),
     )
+
+
+def _shape(spec: TensorSpec, batched: bool) -> list[int | None]:
+    """In the file; None: the batch."""
+    shape: list[int | None] = list(spec.item_shape)
+    if batched:
+        shape.insert(spec.batch_axis, None)
+    return shape
+
+
+def _check_guards(graph: OnnxGraph, shapes: Shapes) -> None:
+    """
+    Raises:
+        ModelError: sizes are not as the export takes for granted.
+    """
+    stated = (
+        [text.decode() for text in attribute.strings]
+        for node in graph.nodes
+        if node.proto.domain == TORCH_DOMAIN and node.proto.op_type == EXPECT
+        for attribute in node.proto.attribute
+        if attribute.name == GUARDS
+    )
+    if (broken := broken_guard(next(stated, []), shapes)) is not None:
+        shown = ", ".join(f"{name} {_shown(shape)}" for name, shape in shapes.items())
+        raise ModelError(
+            f"{graph.path}: was exported for inputs with {broken[:200]}, which {shown} does not"
+            " fulfil; give other sizes (--shape), or export it with such an example"
+        )
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
 def _asks_size(node: GraphNode) -> bool:

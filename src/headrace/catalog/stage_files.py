@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXTRACTION_VERSION = 7
+EXTRACTION_VERSION = 8
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 

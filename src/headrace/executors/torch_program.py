@@ -38,6 +38,7 @@ from headrace.catalog.pt2_calls import (
 from headrace.catalog.weights_files import ExternalWeights, open_weights
 from headrace.domain.errors import ModelError
 from headrace.executors.torch_arrays import copy_without_waiting, tensor_of
+from headrace.executors.torch_inputs import expected, expected_sizes
 from headrace.executors.translated import HOST_ARGUMENTS, SHAPE_MATHS, onnx_operator
 
 _TYPES = {
@@ -285,8 +286,8 @@ class TorchProgram:
             dim = attributes["dim"]
             return lambda values: values[first].shape[dim]
         if node.op_type == EXPECT:
-            least, most = attributes["least"], attributes["most"]
-            return lambda values: _expected(values[first], node.input[0], least, most)
+            sizes = expected_sizes(attributes)
+            return lambda values: expected(values[first], node.input[0], sizes)
         view = (attributes["size"], attributes["stride"], attributes["offset"])
         as_strided = self._torch.as_strided
         return lambda values: as_strided(values[first], *view)
@@ -427,23 +428,6 @@ def _looked_up(value: Any, values: list[Any]) -> Any:
     if kind is list:
         return [_looked_up(entry, values) for entry in value]
     return value
-
-
-def _expected(tensor: Any, name: str, least: Sequence[int], most: Sequence[int]) -> Any:
-    shape = tuple(tensor.shape)
-    fits = len(shape) == len(least) and all(
-        low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
-    )
-    if not fits:
-        wanted = [
-            str(low) if low == high else f"{low}..{high}"
-            for low, high in zip(least, most, strict=True)
-        ]
-        raise ModelError(
-            f"input {name!r} is {list(shape)}, but was exported for [{', '.join(wanted)}]"
-            " (dynamic_shapes of torch.export.export)"
-        )
-    return tensor
 
 
 def _dtype(value: Any) -> str | None:

@@ -1,0 +1,49 @@
+"""Guards of PyTorch exports: read as arithmetic of sizes, never as Python."""
+
+import pytest
+
+from headrace.catalog.pt2_calls import NotServedError
+from headrace.catalog.pt2_guards import affine, broken_guard, check_guards
+
+
+@pytest.mark.parametrize(
+    ("guard", "holds"),
+    [
+        ("L['x'].size()[1] == L['d']['a'].size()[0]", True),
+        ("L['d'].a.size()[0] < (-1) + L['x'].size()[1]", False),
+        ("max(1, L['x'].size()[1] // 2) >= 3 and not L['x'].size()[1] != 6", True),
+        ("math.floor(float(L['x'].size()[1]) / 4) == 1", True),
+        ("L['x'].size()[1] // 0 == 1", False),
+        ("2 <= L['x'].size()[0]", True),
+        ("L['x'].size()[0] % 2 == 0", False),
+    ],
+)
+def test_a_guard_holds_for_the_items_shapes_and_any_batch(guard: str, holds: bool) -> None:
+    shapes = {"x": (None, 6), "d_a": (6, None)}
+    assert (broken_guard([guard], shapes) is None) == holds
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "__import__('os').getcwd() == ''",
+        "L['x'].size()[1] ** 9999999 > 0",
+        "L['x'].numel() > 0",
+        "L['other'].size()[0] == 1",
+        "L['x'].size()[2] == 1",
+        "(lambda: 1)() == 1",
+        "L['x'].size()[1] ==",
+        "'a' * 10**9 == ''",
+        "(" * 5000,
+        "0 == 0" + " " * 5000,
+    ],
+)
+def test_anything_else_in_a_guard_is_refused(guard: str) -> None:
+    with pytest.raises(NotServedError, match="not understood"):
+        check_guards([guard], {"x": 2})
+
+
+@pytest.mark.parametrize("size", ["Mul(Symbol('a'), Symbol('b'))", "Pow(Symbol('a'), 2)", "a"])
+def test_a_size_that_is_no_multiple_of_one_symbol_is_refused(size: str) -> None:
+    with pytest.raises(NotServedError, match="not understood"):
+        affine(size)
