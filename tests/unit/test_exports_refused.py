@@ -149,6 +149,19 @@ def test_noise_within_a_branch_is_found(tmp_path: Path) -> None:
     assert "its RandomNormalLike makes every answer another" in said
 
 
+@pytest.mark.parametrize("seed", [{}, {"seed": 1.0}], ids=["unseeded", "seeded"])
+def test_noise_within_a_function_is_found(seed: dict[str, float], tmp_path: Path) -> None:
+    nodes = [noise("noise", **seed), helper.make_node("Add", ["x", "noise"], ["sum"])]
+    noisy = helper.make_function(
+        "local", "Noisy", ["x"], ["sum"], nodes, [helper.make_opsetid("", OPSET)]
+    )
+    call = helper.make_node("Noisy", ["x"], ["y"], domain="local")
+    model = exported([call], ["N", 4], domains=["local"])
+    model.functions.append(noisy)
+
+    assert "its RandomNormalLike makes every answer another" in refusal(model, tmp_path)
+
+
 def test_random_operators_that_change_nothing_are_served(tmp_path: Path) -> None:
     dropout = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
     constants = {"ratio": np.array(0, np.float32), "training": np.array(True)}

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_inner import every_node
 
 Quantisation = Literal["quantised dynamically", "quantised", "quantised in its weights"]
 """Scales of activations are found in each run, of a whole tensor and so of the whole batch; or are
@@ -11,7 +12,7 @@ fixed; or there are none in the file."""
 
 def quantisation(graph: OnnxGraph) -> Quantisation | None:
     """None: it is not quantised."""
-    kinds = {node.proto.op_type for node in graph.nodes}
+    kinds = {node.op_type for node in every_node(graph)}
     if any(kind.startswith("DynamicQuantize") for kind in kinds):
         return "quantised dynamically"
     if "QuantizeLinear" in kinds:

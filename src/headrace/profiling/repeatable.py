@@ -7,35 +7,30 @@ session gives other numbers.
 Cost: two runs of one item, of models that have such operators.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_inner import every_node
 from headrace.domain.errors import ModelError
 from headrace.profiling.observe import relative_error
 
 
 def random_operators(graph: OnnxGraph) -> list[str]:
-    """Those whose output nobody can foretell, in inner graphs too; a Dropout without a training
-    mode passes all on."""
-    protos = (node.proto for node in graph.nodes)
-    return sorted({kind for proto in protos for kind in _random_within(proto)})
+    """Those whose output nobody can foretell, in inner graphs and functions too; a Dropout without
+    a training mode passes all on."""
+    return sorted({node.op_type for node in every_node(graph) if _is_random(node)})
 
 
-def _random_within(proto: Any) -> Iterator[str]:
-    kind: str = proto.op_type
-    if (
+def _is_random(node: Any) -> bool:
+    kind: str = node.op_type
+    return (
         kind.startswith("Random")
         or kind in ("Bernoulli", "Multinomial")
-        or (kind == "Dropout" and len(proto.input) == 3)
-    ):
-        yield kind
-    for attribute in proto.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            for node in inner.node:
-                yield from _random_within(node)
+        or (kind == "Dropout" and len(node.input) == 3)
+    )
 
 
 def export_for_inference(random: list[str]) -> str:
