@@ -41,6 +41,7 @@ from headrace.profiling.content_lengths import Shapes, shapes_by_content
 from headrace.profiling.influence import influence_between
 from headrace.profiling.item_shapes import open_whole
 from headrace.profiling.items import Arrays, input_specs, is_measured, tiled
+from headrace.profiling.large_numbers import large_numbers
 from headrace.profiling.output_sizes import rooms_of
 from headrace.profiling.quantisation import quantisation
 from headrace.profiling.repeatable import require_repeatable
@@ -128,7 +129,8 @@ def settle_batch(
         outputs = _batched_outputs(session, graph, items, single, named)
         _require_one_size(single, by_content)
         run = partial(_run, session, graph)
-        changes = influence_between(run, inputs, outputs, items, max_batch)
+        large = large_numbers(run, graph, items)
+        changes = influence_between(run, inputs, outputs, items, max_batch, large)
         influence = changes.reason(quantisation(graph))
         if influence and not _named_batch(named):
             first = graph.inputs[0]

@@ -6,9 +6,10 @@ all of it at once (dynamic quantisation): there an answer depends on who else is
 
 Companions of like statistics show little, and the less the larger an input is: the mean of 150,000
 numbers of noise is that of any noise. So some items keep their place, and the others are first as
-given, then empty, then loud (`_silent`, `_loud`). Each time as many run, since kernels round
-otherwise for other sizes. Where items are independent, the answers a and b are then the same bits;
-where not, one scale for all of an output would hide much behind what a mask makes huge, so
+given, then empty, then loud (`_silent`, `_loud`), then with large whole numbers (`large_numbers`).
+Each time as many run, since kernels round otherwise for other sizes. Where items are independent,
+the answers a and b are then the same bits; where not, one scale for all of an output would hide
+much behind what a mask makes huge, so
 
     by companions = |a - b| / max(|a|, |b|)     of elements that differ; what 1 in 20 of them exceed
 
@@ -27,12 +28,14 @@ a quantised network makes whole steps of that. But these hit items by chance, an
     by place      = |a - b| of half of the items / max |a| of all items,     of each element of an
                     item that differs anywhere; what 1 in 20 of them exceed
 
-Cost: one run of one item, six of two, and four of the largest batch.
+Cost: one run of one item, six of two, and four of the largest batch; with large numbers eight and
+five.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,7 @@ from numpy.typing import NDArray
 
 from headrace.domain.tensors import TensorSpec
 from headrace.profiling.items import Arrays, is_measured, random_items, tiled
+from headrace.profiling.large_numbers import Run
 from headrace.profiling.observe import relative_error
 from headrace.profiling.quantisation import Quantisation
 
@@ -51,9 +55,6 @@ LOUDER = 1000
 LONGER = 20
 """Times, of texts."""
 SEED = 0
-
-Run = Callable[[Arrays, int], dict[str, NDArray[Any]] | str]
-"""The outputs for the first items, as the model has them; or why it does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def influence_between(
     outputs: Sequence[TensorSpec],
     items: Arrays,
     max_batch: int,
+    large: Mapping[str, int] = MappingProxyType({}),
 ) -> Influence:
     """Run batches of two and of `max_batch`, change every other item of them, and all places.
 
@@ -103,10 +105,15 @@ def influence_between(
     Args:
         outputs: each with its `batch_axis` as `run` gives it.
         items: input name -> items, shape [n >= 1, ...]; one item alone is paired with a random one.
+        large: of inputs of whole numbers, a large one that the model takes.
     """
     largest = max(2, max_batch)
     given = tiled(_two_at_least(inputs, items), largest)
-    others = [_silent(given), _loud(given)]
+    loud = _loud(given)
+    others = [_silent(given), loud]
+    if large:
+        filled = {name: np.full_like(given[name], number) for name, number in large.items()}
+        others.append({**loud, **filled})
     axes = {spec.name: spec.batch_axis for spec in outputs}
     alone = run(given, 1)
     by_companions = by_size = by_place = 0.0
