@@ -23,6 +23,12 @@ def test_a_guard_holds_for_the_items_shapes_and_any_batch(guard: str, holds: boo
     assert (broken_guard([guard], shapes) is None) == holds
 
 
+def test_a_batch_for_which_a_guard_does_not_hold_is_said() -> None:
+    broken = broken_guard(["L['x'].size()[0] != 7"], {"x": (None, 6)})
+
+    assert broken == ("x.size()[0] != 7", {"x": [7, 6]})
+
+
 @pytest.mark.parametrize(
     "guard",
     [
@@ -40,7 +46,7 @@ def test_a_guard_holds_for_the_items_shapes_and_any_batch(guard: str, holds: boo
 )
 def test_anything_else_in_a_guard_is_refused(guard: str) -> None:
     with pytest.raises(NotServedError, match="not understood"):
-        check_guards([guard], {"x": 2})
+        check_guards(["0 == 1", guard], {"x": 2})
 
 
 @pytest.mark.parametrize("size", ["Mul(Symbol('a'), Symbol('b'))", "Pow(Symbol('a'), 2)", "a"])

@@ -19,11 +19,12 @@ from typing import Any
 from headrace.catalog.pt2_calls import NotServedError
 
 MAX_GUARD_CHARACTERS = 4_000
-_SMALLEST_BATCHES = (2, 3)
-"""The batch is any, but one, which PyTorch lets pass as well; so one even and one odd number."""
+BATCHES_CHECKED = range(2, 9)
+"""Those that are served most; of one item PyTorch itself lets most pass."""
 
 Shapes = Mapping[str, Sequence[int | None]]
 """Input -> sizes of its dimensions; None: the batch."""
+WholeShapes = Mapping[str, Sequence[int]]
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -58,20 +59,21 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def broken_guard(guards: Sequence[str], shapes: Shapes) -> str | None:
-    """The first guard that does not hold for inputs of these shapes; None: all hold.
+def broken_guard(guards: Sequence[str], shapes: Shapes) -> tuple[str, WholeShapes] | None:
+    """The first guard that does not hold for inputs of these shapes, and a batch for which it does
+    not; None: all hold.
 
     Raises:
         NotServedError: a guard is not understood.
 
     >>> broken_guard(["L['x'].size()[1] % 2 == 0"], {"x": (None, 7)})
-    'x.size()[1] % 2 == 0'
+    ('x.size()[1] % 2 == 0', {'x': [1, 7]})
     """
     for guard in guards:
         tree = _parsed(guard)
         sizes = {size for node in ast.walk(tree) if (size := _size_of(node)) is not None}
         open_batch = any(_known(shapes, guard, *size) is None for size in sizes)
-        for batch in _SMALLEST_BATCHES if open_batch else (1,):
+        for batch in BATCHES_CHECKED if open_batch else (1,):
             whole = {
                 name: [batch if size is None else size for size in shape]
                 for name, shape in shapes.items()
@@ -81,7 +83,7 @@ def broken_guard(guards: Sequence[str], shapes: Shapes) -> str | None:
             except (ArithmeticError, ValueError, TypeError):
                 holds = False
             if not holds:
-                return guard.replace("L['", "").replace("']", "")
+                return guard.replace("L['", "").replace("']", ""), whole
     return None
 
 
@@ -93,7 +95,8 @@ def check_guards(guards: Sequence[str], inputs: Mapping[str, int]) -> None:
     Raises:
         NotServedError: a guard is not understood.
     """
-    broken_guard(guards, {name: (2,) * rank for name, rank in inputs.items()})
+    for guard in guards:
+        broken_guard([guard], {name: (2,) * rank for name, rank in inputs.items()})
 
 
 def affine(expression: str) -> tuple[int, str, int]:

@@ -78,15 +78,12 @@ def _check_guards(graph: OnnxGraph, shapes: Shapes) -> None:
         if attribute.name == GUARDS
     )
     if (broken := broken_guard(next(stated, []), shapes)) is not None:
-        shown = ", ".join(f"{name} {_shown(shape)}" for name, shape in shapes.items())
+        guard, sizes = broken
+        shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
         raise ModelError(
-            f"{graph.path}: was exported for inputs with {broken[:200]}, which {shown} does not"
+            f"{graph.path}: was exported for inputs with {guard[:200]}, which {shown} does not"
             " fulfil; give other sizes (--shape), or export it with such an example"
         )
-
-
-def _shown(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
 def _asks_size(node: GraphNode) -> bool:
