@@ -308,8 +308,12 @@ def _sizes_seen(
 
 
 def _emptied(items: Arrays) -> Arrays:
-    """As many items with nothing in them: what depends on the values then has another size."""
-    return {name: array * 0 if is_measured(array) else array for name, array in items.items()}
+    """As many items with nothing in them, texts of one word: what depends on the values then has
+    another size."""
+    return {
+        name: _zeros(array) if is_measured(array) or array.dtype == object else array
+        for name, array in items.items()
+    }
 
 
 def _zeros(array: NDArray[Any]) -> NDArray[Any]:
