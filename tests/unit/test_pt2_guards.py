@@ -41,6 +41,7 @@ def test_a_batch_for_which_a_guard_does_not_hold_is_said() -> None:
         "L['x'].size()[1] ==",
         "'a' * 10**9 == ''",
         "(" * 5000,
+        "1" + "+1" * 1_900,
         "0 == 0" + " " * 5000,
     ],
 )
@@ -49,7 +50,16 @@ def test_anything_else_in_a_guard_is_refused(guard: str) -> None:
         check_guards(["0 == 1", guard], {"x": 2})
 
 
-@pytest.mark.parametrize("size", ["Mul(Symbol('a'), Symbol('b'))", "Pow(Symbol('a'), 2)", "a"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        "Mul(Symbol('a'), Symbol('b'))",
+        "Pow(Symbol('a'), 2)",
+        "a",
+        "Mul(Integer(0), Symbol('a'))",
+        "Add(" * 400 + "Symbol('a')" + ", Integer(1))" * 400,
+    ],
+)
 def test_a_size_that_is_no_multiple_of_one_symbol_is_refused(size: str) -> None:
     with pytest.raises(NotServedError, match="not understood"):
         affine(size)

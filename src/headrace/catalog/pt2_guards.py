@@ -80,6 +80,8 @@ def broken_guard(guards: Sequence[str], shapes: Shapes) -> tuple[str, WholeShape
             }
             try:
                 holds = _value(tree, guard, whole)
+            except RecursionError as error:
+                raise _not_understood(guard) from error
             except (ArithmeticError, ValueError, TypeError):
                 holds = False
             if not holds:
@@ -113,7 +115,10 @@ def affine(expression: str) -> tuple[int, str, int]:
             return 1, symbol, 0
         case ast.Call(func=ast.Name(id="Mul"), args=[left, right]):
             _, symbol, _ = affine(ast.unparse(right))
-            return _integer(left, expression), symbol, 0
+            factor = _integer(left, expression)
+            if factor < 1:
+                raise _not_understood(expression)
+            return factor, symbol, 0
         case ast.Call(func=ast.Name(id="Add"), args=[left, right]):
             factor, symbol, _ = affine(ast.unparse(left))
             return factor, symbol, _integer(right, expression)
