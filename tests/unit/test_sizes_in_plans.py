@@ -216,6 +216,50 @@ def test_a_mixture_is_simulated_within_its_slo_at_the_planned_load() -> None:
     assert header.models == ("text.16", "text.64", "text.256")
 
 
+def test_a_turn_has_time_for_the_batches_of_all_sizes_that_come_in_it() -> None:
+    texts = sized_profile(
+        "text", (240, 256), blocks=1, max_batch=4, block_us=10_000, fixed_fraction=0.9, spread=1.0
+    )
+    other = make_profile(
+        "other", devices={"a": 1.0}, blocks=1, max_batch=2, block_us=4_000, spread=1.0, seed=2
+    )
+    problem = make_problem(
+        [texts, other],
+        nodes={"n0": {"a": 1}},
+        slo_us=60_000,
+        options=PlanOptions(planner="shares", objective="max-min", margin=0.0),
+    )
+    plan = planned(problem)
+    assert verify(plan, problem.profiles) == []
+
+    arrivals = sorted(
+        (
+            arrival
+            for each in plan.deployments
+            for arrival in uniform(each.model, each.throughput_rps, 20.0)
+        ),
+        key=lambda arrival: arrival.at_us,
+    )
+    header, events = simulate(
+        plan, problem.profiles, arrivals, jitter=False, policy="duty-cycle", seed=1
+    )
+
+    total = run_report("simulated", header, events, 20_000_000).total
+    assert total.slo_attainment is not None
+    assert total.slo_attainment > 0.99
+    # Time for a batch of two of each model is too little: two texts may be of two sizes.
+    assert [pipeline.batch_size for each in plan.deployments for pipeline in each.pipelines] == [
+        2,
+        2,
+    ]
+    [slot] = plan.slots
+    of_two_us = sum(each.block_times[0].p99_us[0][1] for each in (texts, other))
+    tight = replace(slot, duty_us=of_two_us)
+    assert "duty" in {
+        each.check for each in verify(replace(plan, slots=(tight,)), problem.profiles)
+    }
+
+
 @pytest.mark.parametrize("shapes", FEW_LONG)
 def test_a_size_that_hardly_anybody_sends_is_simulated_and_served(shapes: dict[str, float]) -> None:
     problem = sized_problem(shapes)

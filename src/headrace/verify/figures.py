@@ -152,13 +152,16 @@ def latency_us(
     batch_size: int,
     shapes: Mapping[str, float] | None = None,
     slowdown: float = 1.0,
+    *,
+    in_turns: bool = False,
 ) -> tuple[float, int] | None:
     """p50 and p99 of a batch, the cost model's rule restated.
 
     Those of the stage where it was measured whole at this batch size, else sums over its blocks,
     times what neighbours slow it, p99 rounded up; the server's own part once on top. Of a model of
     several sizes the mean p50, weighted by `shapes` or else evenly, and the largest p99: a batch
-    holds one size only. None where it was not profiled; the structure checks say so.
+    holds one size only. In turns, what as many requests of all sizes take at most, each size in
+    batches of its own. None where it was not profiled; the structure checks say so.
     """
     own = _timed_us(profile, len(profile.blocks), stage, batch_size)
     overhead_us = profile.batch_overhead_us
@@ -177,8 +180,25 @@ def latency_us(
         weights += weight
         total += weight * took_us[0]
         longest_us = max(longest_us, took_us[1])
+    if in_turns:
+        longest_us = _longest_turn_us(profile, stage, batch_size) - overhead_us
     p50_us = total / weights * slowdown + overhead_us if weights else inf
     return p50_us, ceil(longest_us * slowdown) + overhead_us
+
+
+def _longest_turn_us(profile: Profile, stage: Stage | DepthStage, requests: int) -> int:
+    """Of all ways to split the requests among the sizes; the server's part for each batch."""
+    most = [0] + [-1] * requests
+    everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
+    for timed in everything:
+        before = list(most)
+        for size in range(1, requests + 1):
+            took_us = _timed_us(timed, len(profile.blocks), stage, size)
+            for others in range(requests - size + 1):
+                if took_us is not None and before[others] >= 0:
+                    together = before[others] + took_us[1] + profile.batch_overhead_us
+                    most[others + size] = max(most[others + size], together)
+    return most[requests]
 
 
 def _timed_us(
@@ -240,7 +260,10 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     demand = case.demand_of(planned)
     shapes = None if demand is None else demand.shapes
     slowdown = case.slowdown(planned, index)
-    latency = latency_us(profile, stage, batch, shapes, slowdown) if profile else None
+    in_turns = any(case.slots[name].duty_us for name in stage.pool if name in case.slots)
+    latency = None
+    if profile is not None:
+        latency = latency_us(profile, stage, batch, shapes, slowdown, in_turns=in_turns)
     if profile is None or kind is None or latency is None:
         return None
     p50_us, p99_us = latency

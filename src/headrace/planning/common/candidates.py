@@ -138,15 +138,19 @@ def usable_kinds(cluster: Cluster) -> tuple[SlotKind, ...]:
     )
 
 
-def cost_tables(problem: Problem, demand: Demand) -> CostTables:
+def cost_tables(problem: Problem, demand: Demand, *, in_turns: bool = False) -> CostTables:
     """Look up or add up every candidate of `demand.model`; mark the impossible ones.
 
     A stage whose weights exceed the device's memory is impossible.
+
+    Args:
+        in_turns: p99 is of all that a duty cycle brings of the model: of one of several sizes,
+            whose requests share no batch, of the split into batches that takes longest.
     """
     profile, cluster = problem.profiles[demand.model], problem.cluster
     kinds = usable_kinds(cluster)
     costs = cost_model(problem.profiles)
-    p50, p99 = _times(problem, demand, kinds)
+    p50, p99 = _times(problem, demand, kinds, in_turns=in_turns)
     weights = range_sums(np.array([block.weights_bytes for block in profile.blocks]))
     for k, kind in enumerate(kinds):
         memory = cluster.device_type(kind.device).memory_bytes
@@ -180,7 +184,9 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
     )
 
 
-def _times(problem: Problem, demand: Demand, kinds: Sequence[SlotKind]) -> tuple[Times, Ints]:
+def _times(
+    problem: Problem, demand: Demand, kinds: Sequence[SlotKind], *, in_turns: bool
+) -> tuple[Times, Ints]:
     """What a batch takes of a slot, on average over the sizes that come; and at worst."""
     profile, most = problem.profiles[demand.model], problem.options.max_batch
     if not profile.dimensions:
@@ -190,7 +196,27 @@ def _times(problem: Problem, demand: Demand, kinds: Sequence[SlotKind]) -> tuple
     tables = [costs.tables(each.model, kinds, most) for each in flat]
     parts = bucket_shares(profile, demand.shapes)
     p50 = np.average([p50 for p50, _ in tables], axis=0, weights=parts)
-    return p50, np.maximum.reduce([p99 for _, p99 in tables])
+    longest = [p99 for _, p99 in tables]
+    return p50, longest_turn(longest) if in_turns else np.maximum.reduce(longest)
+
+
+def longest_turn(sizes: Sequence[Ints]) -> Ints:
+    """What 1, 2, … requests of any sizes take at most, where each batch is of one size.
+
+    Args:
+        sizes: of each size, a batch of 1, 2, … requests along the first axis.
+
+    >>> longest_turn([np.array([5, 6, 7]), np.array([4, 8, 9])]).tolist()
+    [5, 9, 13]
+    """
+    from_none_on = [np.concatenate([np.zeros_like(own[:1]), own]) for own in sizes]
+    total = from_none_on[0]
+    for own in from_none_on[1:]:
+        total = np.stack(
+            [(total[n::-1] + own[: n + 1]).max(axis=0) for n in range(len(own))], axis=0
+        )
+    longest: Ints = np.minimum(total[1:], NEVER_US)
+    return longest
 
 
 def _link_part(cluster: Cluster, device: str) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 from msgspec.structs import replace
 
 from headrace.cost import TimedStage, cost_model
@@ -19,6 +20,7 @@ from headrace.domain.plan import Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Problem
 from headrace.interference import slowdown_of, slowed_us, uses_of
 from headrace.planning.common.assembly import Claim, deployment_of, written
+from headrace.planning.common.candidates import longest_turn
 from headrace.planning.common.placement import device_order
 
 US_PER_S = 1e6
@@ -194,13 +196,15 @@ def class_pipeline(problem: Problem, one: TenantClass, name: str, pool: Sequence
 
 
 def class_latency_us(problem: Problem, one: TenantClass) -> int:
-    """The cost model's, of the slowest of the model's sizes, with the neighbours' part."""
+    """The cost model's, of all that a duty cycle brings (`shared_times`), with the neighbours'
+    part."""
     profile = problem.profiles[one.model]
     flat = {each.model: each for each in profile.flat()}
     costs = cost_model(flat)
-    alone_us = max(
-        costs.execution(TimedStage.whole_model(each, one.device, one.share), one.batch_size).p99_us
-        for each in flat.values()
-    )
+    stages = [TimedStage.whole_model(each, one.device, one.share) for each in flat.values()]
+    sizes = range(1 if len(stages) > 1 else one.batch_size, one.batch_size + 1)
+    alone_us = longest_turn(
+        [np.array([costs.latency(stage, size).p99_us for size in sizes]) for stage in stages]
+    )[-1]
     between_us = max(map(costs.between_batches_us, flat))
-    return slowed_us(alone_us, one.slowdown) + between_us
+    return slowed_us(int(alone_us) - between_us, one.slowdown) + between_us

@@ -3,7 +3,9 @@
 Of one device type. A part with duty cycle D runs one batch of each tenant in each D:
 
     latency   the cost model's p99, what the server takes between batches included; beside
-              neighbours what the device takes is `slowdown` times as long, rounded up
+              neighbours what the device takes is `slowdown` times as long, rounded up. Of a model
+              of several sizes, whose requests share no batch: of all that come in one D, in the
+              split into batches that takes longest
     busy      latency, and where the gateway has the same cores what it takes for the batch
     turns     sum of busy over the tenants <= D x max_utilisation
     wait      D + latency + gateway <= SLO x (1 - margin), of each tenant
@@ -113,7 +115,8 @@ def parts_beside(device: DeviceType, share: Fraction) -> Sequence[tuple[Fraction
 
 
 def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
-    tables, costs = cost_tables(problem, demand), cost_model(problem.profiles)
+    tables = cost_tables(problem, demand, in_turns=True)
+    costs = cost_model(problem.profiles)
     latency_us = {}
     for k, (device, share) in enumerate(tables.kinds):
         here = device == kind.name and share in kind.part_shares

@@ -134,7 +134,7 @@ class Costs:
             demand = next((d for d in self.problem.demands if d.model == model), None)
             # The rates in these tables are those of machines; parts need times alone.
             asked = demand or Demand(model=model, slo_us=1)
-            self._tables[model] = cost_tables(self.problem, asked)
+            self._tables[model] = cost_tables(self.problem, asked, in_turns=True)
         return self._tables[model]
 
     def problem_of(self, steps: Sequence[Step]) -> Problem:
