@@ -112,6 +112,7 @@ def test_terms_may_be_products_of_features() -> None:
     [
         ({"coefficients": (1.0,)}, "1 coefficients for 5 terms"),
         ({"coefficients": (1.0, 0.0, 0.0, 0.0, float("nan"))}, "finite"),
+        ({"coefficients": (1.0, 0.0, 0.0, 0.0, -1e308)}, "finite"),
         ({"features": ("1", "l3_own"), "coefficients": (1.0, 1.0)}, "no feature 'l3_own'"),
         ({"device": "../gpu"}, "not a legal name"),
     ],

@@ -11,7 +11,6 @@ on its part: the part of the second-level cache's bandwidth and of the memory's 
 was measured beside others, how much slower it is beside one that uses neither (`beside`).
 """
 
-import math
 from typing import Literal
 
 from headrace.domain.base import Record, is_name
@@ -28,6 +27,9 @@ FEATURES = (
     "beside_own",
 )
 """What a term may be made of."""
+
+COEFFICIENT_MAX = 1e6
+"""Features are parts of a whole: more is no slowdown, and its sums would be no numbers."""
 
 PAPER_TERMS = ("1", "l2_own", "l2_other", "dram_own", "dram_other")
 """Those of the paper."""
@@ -67,8 +69,11 @@ class Interference(Record, frozen=True, kw_only=True):
             raise DocumentError(
                 f"{where}: {len(self.coefficients)} coefficients for {len(self.features)} terms"
             )
-        if not all(math.isfinite(coefficient) for coefficient in self.coefficients):
-            raise DocumentError(f"{where}: every coefficient must be a finite number")
+        if not all(abs(coefficient) <= COEFFICIENT_MAX for coefficient in self.coefficients):
+            raise DocumentError(
+                f"{where}: every coefficient must be a finite number, of at most"
+                f" {COEFFICIENT_MAX:g} in size"
+            )
         for term in self.features:
             unknown = [name for name in factors(term) if name not in FEATURES]
             if unknown:
