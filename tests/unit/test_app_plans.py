@@ -90,6 +90,37 @@ def test_an_slo_that_nothing_meets_is_refused_with_one_that_would_do() -> None:
     assert solve(make_app_problem(slo_ms=needed_ms)).plan is not None
 
 
+LONG_ENOUGH = "prices and rates, not the SLO"
+
+
+@pytest.mark.parametrize("planner", ["least-cost", "least-cost-dummy", "harpagon", "nexus"])
+def test_only_an_slo_of_which_more_may_save_is_called_binding(planner: str) -> None:
+    tight, ample = (make_app_problem(planner, slo_ms=slo_ms) for slo_ms in (300.0, 400.0))
+    short, long = solve(tight).plan, solve(ample).plan
+    assert short is not None
+    assert long is not None
+
+    besides = f", or how {planner} plans" if short.stopped == "heuristic" else ""
+    assert short.binding.startswith(f"traffic: the SLO{besides};")
+    assert long.binding.startswith(f"traffic: {LONG_ENOUGH};")
+    assert long.objective < short.objective
+    assert verify(long, ample.profiles) == []
+
+
+def test_an_slo_that_binds_cannot_be_said_not_to() -> None:
+    problem = make_app_problem(slo_ms=300.0)
+    plan = solve(problem).plan
+    assert plan is not None
+    wrong = replace(plan, binding=plan.binding.replace("the SLO", LONG_ENOUGH))
+
+    (found,) = verify(wrong, problem.profiles)
+
+    assert (found.check, found.needed) == (
+        "claims",
+        "with time enough 0.380205 per hour would do, of 0.391005",
+    )
+
+
 MUTANTS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("apps", lambda p: replace(p, deployments=p.deployments[1:])),
     ("apps", lambda p: _deployment(p, rate_rps=1.0)),

@@ -88,7 +88,7 @@ def test_a_plan_within_stock_is_dearer_and_proven() -> None:
     assert few.stopped == "optimal"
     assert few.bound == pytest.approx(few.objective)
     assert few.objective > plenty.objective
-    assert "1 T4 where the cheapest machines take 3" in few.binding
+    assert "1 T4 where the cheapest machines take 3; traffic: the SLO, or the stock;" in few.binding
 
 
 def test_more_devices_never_cost_more() -> None:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import inf
 
+from msgspec.structs import replace
+
+from headrace.domain.app import App
 from headrace.domain.plan import Pipeline
 from headrace.domain.profile import Profile
-from headrace.verify.case import Case
-from headrace.verify.figures import latency_us, transfer_us
+from headrace.verify.case import RELATIVE, Case, PlannedPipeline, at_most
+from headrace.verify.figures import gateway_part_us, latency_us, transfer_us
 
 Check = Callable[[Case, tuple[str, ...]], str | None]
 """(plan, what the sentence states) -> what is true instead; None: the sentence holds."""
@@ -106,7 +109,7 @@ def _latency_us(case: Case, profile: Profile, pipeline: Pipeline, batch: int) ->
 
 
 def _app(case: Case, stated: tuple[str, ...]) -> str | None:
-    name, used_ms, budget_ms, part, module = stated
+    name, by, used_ms, budget_ms, part, module = stated
     claim = next((claim for claim in case.plan.apps if claim.app.name == name), None)
     if claim is None:
         return f"no app {name!r}"
@@ -115,11 +118,56 @@ def _app(case: Case, stated: tuple[str, ...]) -> str | None:
     total = sum(costs.values())
     share = f"{costs.get(module, 0.0) / total:.0%}" if total > 0 else part
     most = max(costs.values(), default=0.0)
+    if by.endswith("not the SLO"):
+        least = _least_price(case, claim.app)
+        if not at_most(total, least * (1 + RELATIVE)):
+            return f"with time enough {least:g} per hour would do, of {total:g}"
     figures = (used_ms, budget_ms, part) == (f"{used:g}", f"{budget:g}", share)
     if figures and costs.get(module, -1.0) >= most * (1 - 1e-9):
         return None
     dearest = max(costs, key=lambda name: costs[name], default="none")
     return f"{used:g} of {budget:g} ms used, the dearest module {dearest}"
+
+
+def _least_price(case: Case, app: App) -> float:
+    """Per hour: what carries the rates where nothing is ever in a hurry."""
+    options, price = case.plan.options, 0.0
+    known = {module.name for module in app.modules}
+    for planned in {p.deployment.name: p for p in case.pipelines}.values():
+        deployment, profile = planned.deployment, case.profiles.get(planned.model)
+        module = str(deployment.module)
+        if (deployment.app, module in known, bool(planned.stages)) != (app.name, True, True):
+            continue
+        if profile is not None:
+            own_room = options.module_headroom.get(deployment.name, 0.0)
+            room = (1 + options.rate_headroom) * (1 + own_room)
+            price += (
+                app.module_rate_rps(module)
+                * room
+                * min(_prices(case, planned, profile), default=0.0)
+            )
+    return price
+
+
+def _prices(case: Case, planned: PlannedPipeline, profile: Profile) -> list[float]:
+    """Per hour and request per second, of every device, share and batch size that was profiled."""
+    blocks, largest = len(profile.blocks), case.plan.options.max_batch or inf
+    found = []
+    for kind in case.plan.cluster.device_types:
+        memory = kind.memory_bytes
+        fits = memory is None or profile.weights_bytes(0, blocks) <= memory
+        for share in kind.shares if fits and case.plan.cluster.count(kind.name) else ():
+            stage = replace(
+                planned.stages[0], device=kind.name, share=share, first_block=0, end_block=blocks
+            )
+            for batch in range(1, int(min(profile.max_batch(kind.name, share), largest)) + 1):
+                tried = replace(planned.pipeline, batch_size=batch, stages=(stage,))
+                took = latency_us(profile, stage, batch)
+                if took is not None:
+                    part_us = gateway_part_us(case, PlannedPipeline(planned.deployment, tried), 0)
+                    price = float(kind.price_per_hour or 0.0) * float(share)
+                    found.append(price * (took[0] + part_us) / batch / 1e6 / kind.max_utilisation)
+    return found
 
 
 def _stock(case: Case, stated: tuple[str, ...]) -> str | None:
@@ -189,7 +237,13 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
         ),
         _next_batch,
     ),
-    (re.compile(r"(\S+): the SLO; (\S+) of (\S+) ms used, (\S+) of the cost is ([^;]+)"), _app),
+    (
+        re.compile(
+            r"(\S+): (the SLO(?:, or [^;]*)?|prices and rates, not the SLO);"
+            r" (\S+) of (\S+) ms used, (\S+) of the cost is ([^;]+)"
+        ),
+        _app,
+    ),
     (re.compile(r"the stock: ([^;]*)"), _stock),
     (re.compile(r"held all the time \(([^)]*)\)"), _slots),
     (

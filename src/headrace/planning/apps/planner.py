@@ -28,6 +28,8 @@ STEP_US = 100
 """How near it is looked for."""
 MOST_US = 86_400_000_000
 """A day."""
+SAME = 1e-9
+"""Costs this close to each other, as a fraction, are one cost."""
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:
@@ -74,7 +76,7 @@ def _plan_fraction(problem: Problem, planner: str, limit: Deadline) -> PlanResul
             too_slow = partial(_too_slow, problem, app, case, planner)
             return _refused(refusal or too_slow, planner, limit)
         planned.append(Planned(app=app, case=case, solution=solution))
-    proof, binding = None, _binding(planned)
+    proof, binding = None, _binding(planned, planner)
     lacking = lacks(problem, planned)
     if lacking and planner != "least-cost":
         return _refused(_unfitting(lacking, planner), planner, limit, "heuristic")
@@ -84,7 +86,7 @@ def _plan_fraction(problem: Problem, planner: str, limit: Deadline) -> PlanResul
             stopped: Stopped = "infeasible" if fitting.certain else "time-limit"
             return _refused(fitting.text, planner, limit, stopped)
         planned, proof = fitting
-        binding = f"{_scarce(lacking)}; {_binding(planned)}"
+        binding = f"{_scarce(lacking)}; {_binding(planned, planner, else_by='the stock')}"
     plan = assemble_apps(
         problem,
         planned,
@@ -215,15 +217,35 @@ def _scarce(lacking: Sequence[Lack]) -> str:
     )
 
 
-def _binding(planned: list[Planned]) -> str:
+def _binding(planned: Sequence[Planned], planner: str, *, else_by: str | None = None) -> str:
+    """What keeps each app from being cheaper.
+
+    Args:
+        else_by: what may, besides the SLO; None: what the planner left open, if anything.
+    """
     parts = []
     for one in planned:
-        schedules = one.solution.modules
+        schedules, cost = one.solution.modules, one.solution.cost
         most = max(range(len(schedules)), key=lambda i: schedules[i].cost)
-        part = schedules[most].cost / one.solution.cost
+        # A proven plan is dearer than the rates' least price for want of time alone.
+        other = else_by or _left_open(one.solution.stopped, planner)
+        by = "the SLO" if other is None else f"the SLO, or {other}"
+        if cost <= _least_price(one.case) * (1 + SAME):
+            by = "prices and rates, not the SLO"
         parts.append(
-            f"{one.app.name}: the SLO; {one.path_us / 1000:g} of"
-            f" {one.case.budget_us / 1000:g} ms used, {part:.0%} of the cost is"
-            f" {one.case.modules[most].name}"
+            f"{one.app.name}: {by}; {one.path_us / 1000:g} of"
+            f" {one.case.budget_us / 1000:g} ms used, {schedules[most].cost / cost:.0%} of the"
+            f" cost is {one.case.modules[most].name}"
         )
     return "; ".join(parts)
+
+
+def _least_price(case: AppCase) -> float:
+    """Per hour: all load on every module's best throughput / price. With no SLO is any less."""
+    return sum(module.rate_rps / module.candidates[0].per_price for module in case.modules)
+
+
+def _left_open(stopped: Stopped, planner: str) -> str | None:
+    if stopped == "optimal":
+        return None
+    return f"how {planner} plans" if stopped == "heuristic" else "the search, which ended early"
