@@ -1,11 +1,13 @@
 """Goodput under overload and drift, one row per promise; `overload` runs them all.
 
 A small CNN of about 7 ms with an SLO of 200 ms on one core, server and worker on core 0, the client
-on core 1 unless said otherwise. Capacity is what a server answers to eight clients that have an
-hour's time, before and after each block of a row: a row is measured block by block, so that a
-machine that drifts, or whose neighbours come and go, does not count, and the mean of its blocks
-is held against the target; all are printed. The profile of a row may be too fast on purpose: then
-the worker is as much slower than profiled, and the server does not rehearse.
+on core 1 unless said otherwise. Capacity is what a server answers to eight patient clients, which
+have an hour's time. It is not the most that a server can answer: under overload more wait at once
+than eight, and goodput may be some percent above it. It is measured before and after each block of
+a row: a row is measured block by block, so that a machine that drifts, or whose neighbours come
+and go, does not count, and the mean of its blocks is held against the target; all are printed. The
+profile of a row may be too fast on purpose: then the worker is as much slower than profiled, and
+the server does not rehearse.
 Beside each measurement stands what `headrace simulate` foretells of it, with `--slower`.
 """
 
@@ -163,7 +165,10 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
         }
     return Result(
         name="overload",
-        what=f"goodput / capacity, a CNN of {WANTED_MS:g} ms, SLO {SLO_MS} ms",
+        what=(
+            "goodput / capacity (what 8 patient clients get),"
+            f" a CNN of {WANTED_MS:g} ms, SLO {SLO_MS} ms"
+        ),
         checks=tuple(checks),
         details=details,
     )
