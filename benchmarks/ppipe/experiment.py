@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe.cases import Case, estimated_cases, published_cases
 from benchmarks.ppipe.reference import reference_folder
 from benchmarks.ppipe.systems import BASELINES, OURS, POISSON, Load, checked
@@ -32,6 +33,8 @@ class Options:
     plot: Path | None
     running: Running
     """Where the simulations run."""
+    own: argparse.Namespace
+    """With the experiment's own options."""
 
 
 def options(
@@ -75,7 +78,7 @@ def options(
     parser.add_argument(
         "--capped",
         action="store_true",
-        help="no load factor above 100 %, for any system, as in the paper [none is capped]",
+        help="no load factor above 100 %%, for any system, as in the paper [none is capped]",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
@@ -104,12 +107,7 @@ def options(
         json=given.json,
         plot=None if given.plot == "none" else Path(given.plot),
         running=running_of(given, parser) if in_parallel else Running(),
-    )
-
-
-def new_parser(about: str | None) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        own=given,
     )
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe.cases import SLO_SCALE, l4_us, task_of
 from benchmarks.ppipe.estimated import estimated_profiles
 from benchmarks.ppipe.experiment import (
     Options,
-    new_parser,
     note,
     options,
     reference_or_skip,
@@ -150,8 +150,8 @@ def main() -> None:
     parser.add_argument(
         "--trace", default="fig12.trace.json", help="Perfetto trace to write; `none`: nowhere"
     )
-    given = parser.parse_known_args()[0]
     chosen = options(__doc__, "fig11", systems=("ours-plan",), estimates=True, parser=parser)
+    given = chosen.own
     profile, slo_us = subject(chosen)
     profiles = {MODEL: profile}
     task = task_of(CLUSTER, profiles, (HIGH, LOW), slo_us={MODEL: slo_us})

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.cases import MARGIN, SLO_SCALE, Case, cases_of, l4_us, task_of
 from benchmarks.ppipe.estimated import estimated_profiles
 from benchmarks.ppipe.experiment import (
     Options,
     mean,
-    new_parser,
     note,
     options,
     reference_or_skip,
@@ -193,8 +193,8 @@ def _row(
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--sweep", action="append", choices=["slo", "ratio", "margin"])
-    sweeps = parser.parse_known_args()[0].sweep or ["slo", "ratio", "margin"]
     chosen = options(__doc__, "fig13", estimates=True, in_parallel=True, parser=parser)
+    sweeps = chosen.own.sweep or ["slo", "ratio", "margin"]
     rows = measure(chosen, list(settings(sweeps)), models_of(chosen.estimated))
     what = "estimated models" if chosen.estimated else "published profiles"
     title = f"largest load factor at 99 % (percent) on HC1-S, {chosen.load.arrivals}, {what}"

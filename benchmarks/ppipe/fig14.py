@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe import paper
-from benchmarks.ppipe.experiment import new_parser, note, reference_or_skip, show
+from benchmarks.ppipe.experiment import note, reference_or_skip, show
 from benchmarks.ppipe.planning_rows import Row, instances, scaling
 from benchmarks.ppipe.plots import COLOURS, draw
 

@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.cases import CLUSTERS, GROUPS, Case
 from benchmarks.ppipe.experiment import (
@@ -23,7 +24,6 @@ from benchmarks.ppipe.experiment import (
     cases,
     mean,
     name_of,
-    new_parser,
     options,
     report,
 )
@@ -140,8 +140,8 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--clusters", help="comma-separated, such as HC1 [all]")
     parser.add_argument("--groups", help="of models, G1 to G6, or E1 to E3 estimated [all]")
-    picked = parser.parse_known_args()[0]
     chosen = options(__doc__, "fig6", estimates=True, in_parallel=True, parser=parser)
+    picked = chosen.own
     todo = [
         case
         for case in cases(chosen)

@@ -10,6 +10,7 @@ curve stays at 99 %; "artifact" is its own simulator's, which counts no lateness
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.artifact.capacity import TARGET
 from benchmarks.ppipe.experiment import (
@@ -18,7 +19,6 @@ from benchmarks.ppipe.experiment import (
     cases,
     mean,
     name_of,
-    new_parser,
     options,
     report,
 )
@@ -74,9 +74,8 @@ def reaches(points: Curve) -> float | None:
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--group", help="of models, G1 to G6, or E1 to E3 estimated [the first]")
-    group = parser.parse_known_args()[0].group
     chosen = options(__doc__, "fig7", estimates=True, in_parallel=True, parser=parser)
-    group = group or ("E1" if chosen.estimated else "G1")
+    group = chosen.own.group or ("E1" if chosen.estimated else "G1")
     todo = [case for case in cases(chosen) if case.group == group]
     clusters = list(dict.fromkeys(case.cluster for case in todo))
     asked = [
