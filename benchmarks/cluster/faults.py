@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
 import urllib.request
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import uvloop
 from benchmarks.cluster.run import CORE
+from benchmarks.command_line import new_parser
 
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.served_plan import ServiceOptions
@@ -119,7 +119,10 @@ def break_and_mend(node: AgentProcess, what: str) -> None:
         node.signal(signal.SIGCONT)
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("wanted", nargs="*", help="only these; as they are printed [all]")
+    wanted = parser.parse_args().wanted
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         served = served_chain(folder, pools=(1, 1), nodes=2, gbps=100.0)
@@ -133,4 +136,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -18,6 +18,7 @@ from statistics import median
 import numpy as np
 import uvloop
 from benchmarks.cluster.run import CORE
+from benchmarks.command_line import new_parser
 
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 from helpers.agents import SECRET, agents
@@ -88,6 +89,7 @@ async def measure(url: str) -> tuple[float, float]:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plans = {}

@@ -16,6 +16,7 @@ import numpy as np
 import uvloop
 from benchmarks.cluster.attainment import local_cluster
 from benchmarks.cluster.over_http import measure
+from benchmarks.command_line import new_parser
 
 from helpers.live_server import serving, write_plan
 from helpers.served import WIDTH, served_chain
@@ -65,6 +66,7 @@ def ray_serve_url() -> str:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name, local_cluster(("n0", "n1"), 3) as address:
         import ray
         from ray import serve

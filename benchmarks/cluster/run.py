@@ -1,6 +1,6 @@
 """What a network between stages costs: the same plan on one node and on two, over loopback.
 
-    python -m benchmarks.cluster.run [rates] [tensors] [idle]
+    PYTHONPATH=tests python -m benchmarks.cluster.run [rates] [tensors] [idle]
 
 rates    trivial stages (a MatMul and a Tanh of 16 numbers), a client inside the gateway's process,
          so that nothing but the data plane is compared: requests/s of 64 at a time, and the median
@@ -23,6 +23,7 @@ from statistics import median
 
 import numpy as np
 import uvloop
+from benchmarks.command_line import new_parser
 
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
@@ -164,7 +165,10 @@ def idle(nodes: list[AgentProcess]) -> None:
         print(f"agent {node.name}: {int(resident.split()[1]) / 1000:.0f} MB resident")
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("wanted", nargs="*", metavar="rates, tensors, idle", help="[all]")
+    wanted = parser.parse_args().wanted
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for each in ("pair", "alone", "single"):
@@ -179,4 +183,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

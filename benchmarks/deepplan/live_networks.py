@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
+from benchmarks.command_line import new_parser
 
 from headrace.profiling.held import MemoryWatch, own_bytes
 
@@ -249,5 +250,10 @@ def _time_all(folder: Path, core: int, process: int, *, prepared: bool) -> None:
 
 
 if __name__ == "__main__":
-    where, *rest = sys.argv[1:]
-    _time_all(Path(where), int(rest[-2]), int(rest[-1]), prepared="--prepared" in rest)
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="where the networks are; times go to stdout")
+    parser.add_argument("core", type=int)
+    parser.add_argument("number", type=int, help="of this process")
+    parser.add_argument("--prepared", action="store_true", help="as files that are prepared")
+    given = parser.parse_args()
+    _time_all(given.folder, given.core, given.number, prepared=given.prepared)

@@ -3,10 +3,10 @@
 python -m benchmarks.deepplan.profiles FOLDER
 """
 
-import sys
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.command_line import new_parser
 from benchmarks.deepplan.networks import NETWORKS, Shape
 from benchmarks.deepplan.v100 import ERROR, chain_of
 
@@ -81,7 +81,9 @@ def _layer_times(shapes: tuple[Shape, ...]) -> LayerTimes:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="to write them to")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name in NETWORKS:
         write_document(profile_of(name), folder / f"{name}.profile.json")

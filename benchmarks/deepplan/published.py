@@ -6,6 +6,7 @@ python -m benchmarks.deepplan.published
 import csv
 from pathlib import Path
 
+from benchmarks.command_line import new_parser
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
 from benchmarks.reference import required_path
@@ -47,6 +48,7 @@ def ours(network: str, planner: str) -> list[tuple[str, int, bool]]:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     folder = required_path("deepplan")
     for network in FILES:
         rows = published(folder, network)

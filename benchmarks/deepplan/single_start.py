@@ -5,6 +5,7 @@ python -m benchmarks.deepplan.single_start
 
 import time
 
+from benchmarks.command_line import new_parser
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
 
@@ -44,6 +45,7 @@ SHOWN = (
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     started = {name: _starts(chain_of(shapes)) for name, shapes in NETWORKS.items()}
     print("ms, batch 1".ljust(15) + "".join(name.rjust(20) for name in SHOWN))
     for name, starts in started.items():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from benchmarks.command_line import new_parser
 from benchmarks.estimate.published import DATA, DEVICES, Published, read_published
 from benchmarks.reference import absent, reference_path
 
@@ -96,6 +97,7 @@ def _scaled(found: Fit, name: str, factor: float) -> Fit:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     folder = reference_path(DATA)
     if folder is None:
         print(f"skipped: {absent(DATA)}")

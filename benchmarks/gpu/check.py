@@ -22,6 +22,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.commands import CACHE
 
 PARTS = ("models", "serve", "faults", "shares", "provision")
@@ -113,4 +114,6 @@ def main(wanted: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = new_parser(__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="only these [all]")
+    sys.exit(main(parser.parse_args().parts))

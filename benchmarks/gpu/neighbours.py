@@ -4,15 +4,15 @@ By the documented commands: profiles by share, then `headrace interfere`. How we
 foretells pairs that were held out stands beside gpu-lets' figures. On a CPU the halves are two
 cores. It takes some 2 minutes. Alone:
 
-    python -m benchmarks.gpu.neighbours FOLDER
+    PYTHONPATH=tests python -m benchmarks.gpu.neighbours FOLDER
 """
 
 import json
-import sys
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.commands import headrace
 from benchmarks.gpu.findings import DEVICE, finding, say
 
@@ -79,4 +79,6 @@ def _told(report: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    neighbours(Path(sys.argv[1]))
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="for what it makes")
+    neighbours(parser.parse_args().folder)

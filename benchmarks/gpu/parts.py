@@ -6,7 +6,6 @@ With DEVICE=cpu in the environment the same code runs on a CPU.
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.commands import attainment, headrace, is_ready, server, workers
 from benchmarks.gpu.findings import DEVICE, finding, say
 
@@ -191,4 +191,8 @@ if __name__ == "__main__":
         "shares": shares,
         "provision": provision,
     }
-    parts[sys.argv[1]](Path(sys.argv[2]))
+    parser = new_parser(__doc__)
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("folder", type=Path, help="for what it makes")
+    given = parser.parse_args()
+    parts[given.part](given.folder)

@@ -1,6 +1,6 @@
 """Starts of models that are not in a GPU's memory: `make gpu-check PART=provision`.
 
-    python -m benchmarks.gpu.provision FOLDER      (DEVICE=cpu: over a device made of memory)
+    PYTHONPATH=tests python -m benchmarks.gpu.provision FOLDER  (DEVICE=cpu: one of memory)
 
 For networks of the sizes of BERT-Base, RoBERTa-Base, GPT-2 (without its head) and ResNet-50, with
 random weights, at the sequence lengths of DeepPlan's measurements:
@@ -19,7 +19,6 @@ The figures of a CPU say nothing but that the code runs.
 import gc
 import random
 import statistics
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from math import inf, isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.findings import DEVICE, finding
 from benchmarks.gpu.served_starts import served
 
@@ -348,4 +348,6 @@ def _device() -> LayerDevice:
 
 
 if __name__ == "__main__":
-    provision(Path(sys.argv[1]))
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="for what it makes")
+    provision(parser.parse_args().folder)

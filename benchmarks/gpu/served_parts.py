@@ -3,7 +3,7 @@
 Everything by the documented commands: profiles by share, a plan on halves, verified, simulated,
 served and loaded; then a worker is killed, and the server ends. It takes some 3 minutes. Alone:
 
-    python -m benchmarks.gpu.served_parts FOLDER
+    PYTHONPATH=tests python -m benchmarks.gpu.served_parts FOLDER
 """
 
 import json
@@ -14,6 +14,7 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.commands import attainment, headrace, is_ready, server, workers
 from benchmarks.gpu.findings import DEVICE, finding, say
 
@@ -241,4 +242,6 @@ def _asked(pipes: str, command: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    served(Path(sys.argv[1]))
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="for what it makes")
+    served(parser.parse_args().folder)

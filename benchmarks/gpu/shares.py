@@ -25,6 +25,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
+from benchmarks.command_line import new_parser
 from benchmarks.gpu.findings import DEVICE, finding, say
 from benchmarks.gpu.green import NOTHING, Groups, Places, wrong_places
 from benchmarks.gpu.neighbours import neighbours
@@ -281,11 +282,11 @@ def _clients(model: Model, environments: Sequence[Mapping[str, str]]) -> list[st
     return [output.strip().splitlines()[-1] for output, _ in told]
 
 
-def run_client(name: str, path: str, items: str) -> None:
+def run_client(name: str, path: Path, items: Path) -> None:
     """One process: times of a network, and how many multiprocessors it sees."""
     import torch
 
-    model = Model(name=name, path=Path(path), items=np.load(items))
+    model = Model(name=name, path=path, items=np.load(items))
     run = model.on()
     seen = torch.cuda.get_device_properties(0).multi_processor_count
     took = " ".join(f"{_median_ms(run, size):.2f}" for size in SIZES)
@@ -293,4 +294,9 @@ def run_client(name: str, path: str, items: str) -> None:
 
 
 if __name__ == "__main__":
-    run_client(*sys.argv[1:])
+    parser = new_parser(__doc__)
+    parser.add_argument("name", help="of a network, whose times this process says: `processes`")
+    parser.add_argument("path", type=Path, help="its export")
+    parser.add_argument("items", type=Path, help="its inputs")
+    given = parser.parse_args()
+    run_client(given.name, given.path, given.items)

@@ -1,7 +1,7 @@
 """Apps, models and stages of models in one problem: price, proof and simulated worst cases.
 
-    python -m benchmarks.gpulets.together               # 40 problems of each sort, some minutes
-    python -m benchmarks.gpulets.together --problems 5
+    PYTHONPATH=tests python -m benchmarks.gpulets.together  # 40 problems of each sort, minutes
+    PYTHONPATH=tests python -m benchmarks.gpulets.together --problems 5
 
 Random problems on devices of two types that may be cut in halves. Sorts: `apps`, three models and
 two apps of three modules; `stages`, two models of which no device holds one. Printed of each: what

@@ -6,6 +6,7 @@ python -m benchmarks.harpagon.examples
 import sys
 from collections.abc import Sequence
 
+from benchmarks.command_line import new_parser
 from benchmarks.harpagon.profiles import candidate
 
 from headrace.domain.plan import Reading
@@ -103,6 +104,7 @@ def efficiency() -> list[Line]:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     lines = [*table_one(), *table_two(), *figure_four(), *efficiency()]
     print(f"{'worked example':<42}{'paper':>9}{'ours':>9}  verdict")
     missed = 0

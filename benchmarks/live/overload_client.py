@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import numpy as np
+from benchmarks.command_line import new_parser
 
 from headrace.load.generator import LoadOptions, run_load
 from headrace.load.result import RequestResult
@@ -118,13 +119,18 @@ def _message(url: str, timeout_us: int | None) -> tuple[bytes, dict[str, str]]:
 
 
 def main() -> None:
-    url, what = sys.argv[1], sys.argv[2]
-    if what == "open":
-        phases = [(rps, seconds) for rps, seconds in json.loads(sys.argv[3])]
-        found = open_loop(url, phases, int(sys.argv[4]))
+    parser = new_parser(__doc__)
+    parser.add_argument("url")
+    parser.add_argument("what", choices=["open", "retry", "patient"])
+    parser.add_argument("load", help="phases, or how many clients")
+    parser.add_argument("last", help="the seed, or for how many seconds")
+    given = parser.parse_args()
+    if given.what == "open":
+        phases = [(rps, seconds) for rps, seconds in json.loads(given.load)]
+        found = open_loop(given.url, phases, int(given.last))
     else:
-        timeout_us = HOUR_US if what == "patient" else None
-        found = closed_loop(url, int(sys.argv[3]), float(sys.argv[4]), timeout_us)
+        timeout_us = HOUR_US if given.what == "patient" else None
+        found = closed_loop(given.url, int(given.load), float(given.last), timeout_us)
     json.dump(found, sys.stdout)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
+from benchmarks.command_line import new_parser
 from benchmarks.live.result import Check, Result
 from benchmarks.live.setting import Setting
 from examples.demo.client import encode_request
@@ -88,11 +89,16 @@ def ask_until(url: str, until: float, statuses: "Counter[int]") -> None:
 
 
 def main() -> int:
-    url, connections, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    until = time.monotonic() + seconds
-    counters: list[Counter[int]] = [Counter() for _ in range(connections)]
+    parser = new_parser(__doc__)
+    parser.add_argument("url")
+    parser.add_argument("connections", type=int)
+    parser.add_argument("seconds", type=float)
+    given = parser.parse_args()
+    until = time.monotonic() + given.seconds
+    counters: list[Counter[int]] = [Counter() for _ in range(given.connections)]
     threads = [
-        threading.Thread(target=ask_until, args=(url, until, statuses)) for statuses in counters
+        threading.Thread(target=ask_until, args=(given.url, until, statuses))
+        for statuses in counters
     ]
     for thread in threads:
         thread.start()

@@ -17,6 +17,7 @@ import mosec
 import msgspec
 import numpy as np
 import onnxruntime as ort
+from benchmarks.command_line import new_parser
 from examples.ocr import app
 from examples.ocr.networks import write_networks
 from numpy.typing import NDArray
@@ -73,8 +74,12 @@ class Reader(mosec.Worker):  # type: ignore[misc]
 
 
 def main() -> None:
-    folder, processes = Path(sys.argv[1]), int(sys.argv[2])
-    del sys.argv[1:3]  # the rest is mosec's
+    parser = new_parser(__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("processes", type=int)
+    given, rest = parser.parse_known_args()
+    folder, processes = given.folder, given.processes
+    sys.argv[1:] = rest  # mosec's
     if not (folder / "detect.onnx").exists():
         write_networks(folder)
     server = mosec.Server()

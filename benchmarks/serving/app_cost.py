@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import uvloop
+from benchmarks.command_line import new_parser
 
 from headrace.apps import app, module, tensor
 from headrace.domain.events import EventLogHeader
@@ -132,6 +133,7 @@ async def in_this_process() -> float:
 
 
 def main() -> int:
+    new_parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "app.py"
         file.write_text(FUNCTION)

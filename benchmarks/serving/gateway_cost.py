@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 import uvloop
+from benchmarks.command_line import new_parser
 from benchmarks.serving.grpc_pool import INFER, GrpcTarget, grpc_request
 from benchmarks.serving.open_loop import Target, measure
 from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
@@ -68,6 +69,7 @@ class InstantEngine:
 
 
 def main() -> None:
+    new_parser(__doc__).parse_args()
     pipe, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
     server.start()
