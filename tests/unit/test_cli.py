@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +72,18 @@ def broken_command(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException],
         cli.app.command("break")(failing(error))
 
     return add
+
+
+def test_python_m_headrace_is_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headrace", "--version"])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("headrace", run_name="__main__")
+
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"headrace {__version__}\n"
 
 
 def test_the_version_is_printed(run: Run) -> None:
