@@ -63,3 +63,18 @@ def test_an_output_that_is_as_long_as_the_text_needs_room_for_the_most(tmp_path:
 
     assert not profile.batched
     assert profile.outputs[0].item_shape == (1, 40)
+
+
+def test_the_longest_text_of_a_batch_is_found_by_words_that_the_model_knows(
+    tmp_path: Path,
+) -> None:
+    mean = of_words(
+        helper.make_node("Gather", ["table", "ids"], ["vectors"]),
+        helper.make_node("ReduceMean", ["vectors", "along"], ["y"], keepdims=0),
+        kind=TensorProto.FLOAT,
+    )
+
+    profile = profiled(mean, tmp_path)
+
+    assert not profile.batched
+    assert "items of one batch influence each other's" in profile.provenance.notes[0]

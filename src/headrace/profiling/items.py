@@ -60,15 +60,18 @@ def input_specs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]]) -> tupl
 
 
 def random_items(
-    specs: Sequence[TensorSpec], count: int, rng: np.random.Generator
+    specs: Sequence[TensorSpec],
+    count: int,
+    rng: np.random.Generator,
+    words: Sequence[str] = (),
 ) -> dict[str, NDArray[Any]]:
     """Random items: normal floats; integers 0 and 1, which are legal ids of any vocabulary; a few
-    words of text."""
+    words of text, every other one of `words`."""
     found: dict[str, NDArray[Any]] = {}
     for spec in specs:
         shape, dtype = (count, *spec.item_shape), element_dtype(spec)
         if spec.dtype == "bytes":
-            found[spec.name] = _random_texts(spec, shape, rng)
+            found[spec.name] = _random_texts(spec, shape, rng, words)
         elif spec.dtype == "bfloat16" or dtype.kind == "f":
             found[spec.name] = rng.standard_normal(shape, np.float32).astype(dtype)
         else:
@@ -77,10 +80,14 @@ def random_items(
 
 
 def _random_texts(
-    spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator
+    spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator, words: Sequence[str]
 ) -> NDArray[Any]:
     letters = rng.integers(ord("a"), ord("z") + 1, (math.prod(shape), RANDOM_WORDS, 5))
-    texts = [" ".join("".join(map(chr, word)) for word in words) for words in letters]
+    made_up = [["".join(map(chr, word)) for word in text] for text in letters]
+    if words:
+        for text in made_up:
+            text[::2] = [words[at] for at in rng.integers(0, len(words), len(text[::2]))]
+    texts = [" ".join(text) for text in made_up]
     found = np.empty(len(texts), dtype=object)
     found[:] = [text[: spec.max_bytes] for text in texts]
     return found.reshape(shape)

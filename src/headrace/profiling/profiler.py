@@ -59,6 +59,7 @@ from headrace.profiling.cut_model import (
 from headrace.profiling.influence import influence_note
 from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.items import Arrays, input_specs, random_items, read_examples
+from headrace.profiling.known_words import known_words
 from headrace.profiling.machine import cpu_name, one_quiet_core, software_versions
 from headrace.profiling.observe import Observed, observe
 from headrace.profiling.options import OnProgress, ProfileOptions, ProfileProgress
@@ -160,7 +161,9 @@ def _measure(
     """Cut the model, prove that it answers alike, time its blocks and stages, at every point if
     there are several; and what to note."""
     rng = np.random.default_rng(SEED)
-    items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
+    items = examples or random_items(
+        input_specs(graph, shapes), RANDOM_ITEMS, rng, known_words(graph)
+    )
     settled = settle_batch(
         graph,
         shapes,
