@@ -167,10 +167,12 @@ def load_graph(
             " own behind an Identity operator"
         )
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
-    nodes = _nodes_without_constants(graph, initialisers)
+    sparse = tuple(_sparse_constants(path, graph))
+    nodes = sparse + _nodes_without_constants(graph, initialisers)
     nodes = tuple(needed(nodes, outputs))
     named = batch_axes or {}
-    values = [value for value in graph.input if value.name not in initialisers]
+    constants = initialisers.keys() | {node.writes[0] for node in sparse}
+    values = [value for value in graph.input if value.name not in constants]
     called = _called(values, named)
     inputs = tuple(_open_tensor(path, value, named, called) for value in values)
     if not inputs:
@@ -402,6 +404,24 @@ def _nodes_without_constants(graph: Any, initialisers: dict[str, Any]) -> tuple[
     return tuple(nodes)
 
 
+def _sparse_constants(path: Path, graph: Any) -> Iterator[GraphNode]:
+    """Sparse initialisers as sparse Constants, which are nodes as others.
+
+    Raises:
+        ModelError: one has its values in another file.
+    """
+    for tensor in graph.sparse_initializer:
+        name = tensor.values.name
+        parts = (tensor.values, tensor.indices)
+        if any(part.data_location == onnx.TensorProto.EXTERNAL for part in parts):
+            raise ModelError(
+                f"{path}: sparse weights {name!r} are in another file, which is not served; save"
+                " the model with them inside (onnx.save), or dense"
+            )
+        proto = onnx.helper.make_node("Constant", [], [name], sparse_value=tensor)
+        yield GraphNode(proto=proto, reads=(), writes=(name,))
+
+
 def _constant_value(proto: Any) -> Any:
     """A Constant node's value as a tensor; None for kinds that stay nodes (sparse, text)."""
     for attribute in proto.attribute:
@@ -422,6 +442,7 @@ def _constant_value(proto: Any) -> Any:
 def _outer_names(subgraph: Any) -> Iterator[str]:
     """Names that a subgraph (of If, Loop, Scan) reads but does not make."""
     own = {value.name for value in subgraph.input} | {t.name for t in subgraph.initializer}
+    own |= {tensor.values.name for tensor in subgraph.sparse_initializer}
     for node in subgraph.node:
         yield from (name for name in node.input if name and name not in own)
         for attribute in node.attribute:
