@@ -194,55 +194,6 @@ def test_a_batch_beyond_what_was_exported_is_refused(small: Path) -> None:
         answers(small, np.zeros((65, 3, 64, 64), np.float32))
 
 
-def test_a_length_below_what_was_exported_is_refused(tmp_path: Path) -> None:
-    class Branches(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any) -> Any:
-            return x.sum(1) if x.shape[1] > 10 else -x.sum(1)
-
-    length = torch.export.Dim("length", min=11, max=256)
-    exported = torch.export.export(Branches(), (torch.zeros(2, 16),), dynamic_shapes=({1: length},))
-    torch.export.save(exported, tmp_path / "m.pt2")
-    assert answers(tmp_path / "m.pt2", np.ones((2, 11), np.float32))[0].tolist() == [11, 11]
-    with pytest.raises(ModelError, match=r"exported for \[2, 11\.\.256\]"):
-        answers(tmp_path / "m.pt2", np.ones((2, 5), np.float32))
-
-
-@pytest.mark.parametrize(
-    "length", [torch.export.Dim.AUTO, 2 * torch.export.Dim("half", min=1, max=64)]
-)
-def test_sizes_that_take_another_branch_than_the_example_are_refused(
-    tmp_path: Path, length: Any
-) -> None:
-    class Parity(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any) -> Any:
-            return x[:, ::2].sum(1) if x.shape[1] % 2 == 0 else x.amax(1)
-
-    batch = torch.export.Dim("batch", max=8)
-    exported = torch.export.export(
-        Parity(), (torch.zeros(2, 8),), dynamic_shapes=({0: batch, 1: length},)
-    )
-    torch.export.save(exported, tmp_path / "m.pt2")
-    graph = load_graph(tmp_path / "m.pt2")
-    served = [graph.spec("y", "float32", ())]
-    assert batch_first(graph, input_specs(graph, {"x": (6,)}), served, batched=True).nodes
-    with pytest.raises(ModelError, match=r"\(x\.size\(\)\[1\] % 2\) == 0, which x \[1, 7\]"):
-        batch_first(graph, input_specs(graph, {"x": (7,)}), served, batched=True)
-
-
-def test_a_multiple_of_a_dimension_has_no_other_size(tmp_path: Path) -> None:
-    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any) -> Any:
-            return x.sum(1)
-
-    length = 4 * torch.export.Dim("quarter", max=16)
-    exported = torch.export.export(Scaled(), (torch.zeros(2, 8),), dynamic_shapes=({1: length},))
-    torch.export.save(exported, tmp_path / "m.pt2")
-    assert answers(tmp_path / "m.pt2", np.ones((2, 12), np.float32))[0].tolist() == [12, 12]
-    for wrong in (10, 68):
-        with pytest.raises(ModelError, match=r"exported for \[2, 0\.\.64 \(4\*n\)\]"):
-            answers(tmp_path / "m.pt2", np.ones((2, wrong), np.float32))
-
-
 def test_an_overwritten_tensor_that_is_read_again_is_refused(tmp_path: Path) -> None:
     class Twice(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
