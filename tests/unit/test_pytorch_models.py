@@ -261,6 +261,23 @@ def test_an_element_type_that_overwriting_would_keep_is_seen_where_gradients_are
         load_graph(tmp_path / "m.pt2")
 
 
+def test_a_comparison_in_place_keeps_zeros_and_ones_of_its_tensors_type(tmp_path: Path) -> None:
+    class Counts(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            y = (x * 2).gt_(1)
+            sure = (x > 0).logical_not_()
+            return y + y, sure
+
+    exported = torch.export.export(Counts(), (torch.zeros(2, 4),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match=r"gt_\.Scalar.*run_decompositions"):
+        load_graph(tmp_path / "m.pt2")
+    torch.export.save(exported.run_decompositions({}), tmp_path / "pure.pt2")
+    twice, none = answers(tmp_path / "pure.pt2", np.ones((2, 4), np.float32))
+    assert twice.tolist() == [[2.0] * 4] * 2
+    assert not none.any()
+
+
 def test_activations_and_residuals_in_place_are_served(tmp_path: Path) -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)),

@@ -46,6 +46,14 @@ _FRESH = frozenset(
 )
 """Operators whose result never shares memory with an argument; of any other it is taken to share
 memory with all of them."""
+_TRUE_OR_FALSE = frozenset(
+    """
+    eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_and logical_or
+    logical_xor logical_not
+    """.split()
+)
+"""Operators that return bools of tensors of any type, and overwrite them with 0 and 1 of theirs."""
+_BOOL = 12
 
 
 class Argument(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +205,8 @@ def pure(
     A tensor's family is all that may share its memory: whatever an operator made that is not known
     to make new memory is of its arguments' family. After `x.add_(y)` the new tensor takes x's
     name in what follows; that is the same as overwriting if nothing else of x's family is read,
-    none of it is an input or a weight, and y has x's element type, which overwriting keeps.
+    none of it is an input or a weight, and y has x's element type, which overwriting keeps, as has
+    the new tensor, which of comparisons would have bools.
 
     Raises:
         NotServedError: something is.
@@ -218,7 +227,9 @@ def pure(
             others = family.get(old, set()) - {old}
             kinds = {dtypes.get(value) for value in original.tensors}
             read_later = any(last_read.get(other, -1) > index for other in others)
-            if given & {old, *others} or read_later or len(kinds) != 1 or None in kinds:
+            other_type = name.removesuffix("_") in _TRUE_OR_FALSE and kinds != {_BOOL}
+            alike = len(kinds) == 1 and None not in kinds and not other_type
+            if given & {old, *others} or read_later or not alike:
                 raise NotServedError(
                     f"operator {call.target!r}, which overwrites a tensor that is used otherwise;"
                     " ep = ep.run_decompositions({}) before torch.export.save avoids it, unless it"
