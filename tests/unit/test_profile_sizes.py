@@ -19,6 +19,7 @@ from headrace.profiling.buckets import split_shapes
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.shares import with_shares
+from helpers.pt2_archives import chain_archive, write_archive
 
 ENCODER = Encoder(layers=1, width=16, heads=2, vocabulary=20, longest=64)
 SIZES = (8, 32, 64)
@@ -100,6 +101,13 @@ def test_a_tensor_that_changes_otherwise_is_marked(tmp_path: Path) -> None:
     assert found.inputs[0].dims == ("", "height", "width")
     assert found.outputs[0].dims == ("", OTHERWISE, OTHERWISE)
     assert [flat.outputs[0].item_shape for flat in found.flat()] == [(1, 4, 4), (1, 8, 4)]
+
+
+def test_several_sizes_of_a_pytorch_export_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    graph = load_graph(write_archive(tmp_path / "m.pt2", chain_archive()))
+
+    with pytest.raises(ModelError, match=r"one size\n  try    --shape x=.*export to ONNX"):
+        split_shapes(graph, {"dim1": (4, 8)})
 
 
 def test_what_cannot_be_measured_is_refused_with_what_can(encoder: Path) -> None:

@@ -67,12 +67,19 @@ def split_shapes(graph: OnnxGraph, given: Mapping[str, tuple[int, ...]]) -> tupl
         The item shapes of inputs that are known by it, at the largest sizes; and all the points.
 
     Raises:
-        ModelError: a name is neither an input nor a dimension, or an input stays open.
+        ModelError: a name is neither an input nor a dimension, or an input stays open; or several
+            sizes are asked for of a PyTorch export, whose sizes are fixed before it is cut.
     """
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     known = {name for tensor in graph.inputs for name in _free_names(tensor)}
     shapes = {name: shape for name, shape in given.items() if name in inputs}
     grid = {name: tuple(sorted(set(sizes))) for name, sizes in given.items() if name not in inputs}
+    if grid and graph.format != "onnx":
+        raise ModelError(
+            f"{graph.path}: --shape {min(grid)}: a PyTorch export is served at one size\n"
+            f"  try    --shape {min(inputs)}=..., its item's whole shape; for several sizes,"
+            " export to ONNX (torch.onnx.export)"
+        )
     for name, sizes in grid.items():
         if name not in known or not sizes or sizes[0] < 1:
             raise ModelError(
