@@ -278,6 +278,20 @@ def test_a_comparison_in_place_keeps_zeros_and_ones_of_its_tensors_type(tmp_path
     assert not none.any()
 
 
+def test_memory_that_an_export_leaves_as_it_is_holds_nothing_of_other_requests(
+    tmp_path: Path,
+) -> None:
+    class Unfilled(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            room = torch.empty(64, memory_format=torch.contiguous_format)
+            return x + room, torch.empty_like(x), x.new_empty(64)
+
+    exported = torch.export.export(Unfilled(), (torch.zeros(64),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    found = answers(tmp_path / "m.pt2", np.ones(64, np.float32))
+    assert [answer.tolist() for answer in found] == [[1.0] * 64, [0.0] * 64, [0.0] * 64]
+
+
 def test_activations_and_residuals_in_place_are_served(tmp_path: Path) -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)),

@@ -81,8 +81,15 @@ _FORBIDDEN = re.compile(
     # Random; what depends on a tensor's content; memory; files.
     r"rand.*|bernoulli|multinomial|normal|poisson|geometric|cauchy|exponential|log_normal|uniform"
     r"|native_dropout|item|nonzero.*|unique.*|masked_select|is_nonzero|equal|allclose|set|resize.*"
-    r"|from_file|record_stream|data|requires_grad|backward|.*_backward.*|to_sparse.*|empty_strided"
+    r"|from_file|record_stream|data|requires_grad|backward|.*_backward.*|to_sparse.*"
+    r"|(new_)?empty_(strided|permuted)"
 )
+_ZEROED = {
+    "empty.memory_format": "zeros.default",
+    "empty_like.default": "zeros_like.default",
+    "new_empty.default": "new_zeros.default",
+}
+"""Memory as it is found may hold what another request left there."""
 _WORDS = frozenset(
     ("approximate", "rounding_mode", "padding", "mode", "reduce", "indexing", "equation", "side")
 )
@@ -118,6 +125,19 @@ def operator_name(target: str) -> tuple[str, str]:
             f"operator {target[:100]!r}, which is random or depends on what its tensors hold"
         )
     return name, overload
+
+
+def node_operator(target: str) -> str:
+    """What a node that calls an operator is called; one that leaves memory as it is fills it.
+
+    Raises:
+        NotServedError: the operator may not be called.
+
+    >>> node_operator("torch.ops.aten.empty.memory_format")
+    'aten.zeros.default'
+    """
+    name = ".".join(operator_name(target))
+    return f"aten.{_ZEROED.get(name, name)}"
 
 
 def check_argument(name: str, value: Any) -> None:

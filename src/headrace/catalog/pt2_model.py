@@ -40,7 +40,7 @@ from headrace.catalog.pt2_calls import (
     check_argument,
     encoded,
     names_in,
-    operator_name,
+    node_operator,
 )
 from headrace.catalog.pt2_guards import affine, check_guards
 from headrace.catalog.pt2_program import (
@@ -277,10 +277,7 @@ def _add_call(build: _Build, graph: Graph, call: Call) -> None:
     if call.target == _SYM_SIZE:
         _add_size(build, graph, call)
         return
-    if call.target in NUMBER_OPERATORS:
-        name = call.target
-    else:
-        name = "aten." + ".".join(operator_name(call.target))
+    name = call.target if call.target in NUMBER_OPERATORS else node_operator(call.target)
     reads: dict[str, int] = {}
     inputs = {tensor.name for tensor in build.model.graph.input}
 
@@ -290,6 +287,8 @@ def _add_call(build: _Build, graph: Graph, call: Call) -> None:
     arguments: list[Any] = []
     named: dict[str, Any] = {}
     for argument in call.arguments:
+        if argument.name == "memory_format" and "zeros" in name:
+            continue  # zeros are the same in any order, and not all take one
         value = encoded(argument.arg, position)
         check_argument(argument.name, value)
         if argument.kind == 1 and not named:
