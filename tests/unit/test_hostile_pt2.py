@@ -63,6 +63,33 @@ def test_the_sample_inputs_of_an_honest_export_are_no_code(tmp_path: Path) -> No
     assert load_graph(write_archive(tmp_path / "honest.pt2", entries)).format == "torch"
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (10, "weights 'w0' of complex64, which is not served; keep real and imaginary parts"),
+        (28, "weights 'w0' of uint16, which is not served; use int32"),
+        (29, "weights 'w0' of element type 29, which is not served"),
+    ],
+)
+def test_element_types_that_are_not_served_are_named(
+    tmp_path: Path, number: int, said: str
+) -> None:
+    entries = chain_archive()
+    entries[WEIGHTS]["config"]["w0"]["tensor_meta"]["dtype"] = number
+    assert said in refusal(write_archive(tmp_path / "m.pt2", entries))
+
+
+def test_training_is_named_before_what_it_overwrites(tmp_path: Path) -> None:
+    entries = chain_archive()
+    nodes = entries["models/model.json"]["graph_module"]["graph"]["nodes"]
+    trained = {"name": "training", "arg": {"as_bool": True}, "kind": 1}
+    counted = call("add_.Tensor", ["p_w0", "p_w0"], ["count"])
+    normed = call("batch_norm.default", ["x"], ["normed"])
+    normed["inputs"].append(trained)
+    nodes[:0] = [counted, normed]
+    assert "model.eval() before" in refusal(write_archive(tmp_path / "m.pt2", entries))
+
+
 def test_compiled_code_is_refused(tmp_path: Path) -> None:
     entries = chain_archive() | {"data/aotinductor/model/x.so": b"\x7fELF"}
     assert "compiled code" in refusal(write_archive(tmp_path / "m.pt2", entries))

@@ -14,7 +14,7 @@ writes no file.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -51,6 +51,7 @@ DTYPES = {
     13: "bfloat16",
 }
 """The schema's numbers of element types that can be served."""
+_OTHER_DTYPES = {9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
 _MEMORY_FORMATS = {
     1: "contiguous_format",
     2: "channels_last",
@@ -95,6 +96,7 @@ _WORDS = frozenset(
 )
 """Arguments that are text and harmless."""
 _IN_TRAINING = {"train", "training"}
+_TRAINING = "an operator in training; call model.eval() before torch.export.export"
 
 
 class NotServedError(Exception):
@@ -115,6 +117,11 @@ def operator_name(target: str) -> tuple[str, str]:
         name, dot, overload = target.removeprefix("torch.ops.aten.").partition(".")
         if dot and name in _INTERNAL and overload.isidentifier():
             return name, overload
+        if target.startswith("torch.ops.higher_order.") and "autocast" not in target:
+            raise NotServedError(
+                f"operator {target[:100]!r}, which decides as it runs what is computed; compute"
+                " both and choose (torch.where), or export to ONNX"
+            )
         raise NotServedError(
             f"operator {target[:100]!r}; ep.run_decompositions() before torch.export.save leaves"
             " fewer kinds"
@@ -125,6 +132,32 @@ def operator_name(target: str) -> tuple[str, str]:
             f"operator {target[:100]!r}, which is random or depends on what its tensors hold"
         )
     return name, overload
+
+
+def unserved_type(number: Any) -> str:
+    """What to say of an element type that is not in `DTYPES`.
+
+    >>> unserved_type(28)
+    'uint16, which is not served; use int32'
+    """
+    name = _OTHER_DTYPES.get(number, f"element type {str(number)[:20]}")
+    other = {"uint16": "; use int32"}.get(name, "")
+    if name.startswith("complex"):
+        other = "; keep real and imaginary parts as real numbers (torch.view_as_real)"
+    return f"{name}, which is not served{other}"
+
+
+def check_trained(arguments: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """
+    Args:
+        arguments: of all calls, by name as the archive has them.
+
+    Raises:
+        NotServedError: an operator is in training.
+    """
+    for name, argument in arguments:
+        if name in _IN_TRAINING and argument.get("as_bool") is True:
+            raise NotServedError(_TRAINING)
 
 
 def node_operator(target: str) -> str:
@@ -148,9 +181,7 @@ def check_argument(name: str, value: Any) -> None:
     if isinstance(value, str) and name not in _WORDS:
         raise NotServedError(f"text as argument {name[:50]!r}")
     if (name in _IN_TRAINING and value is True) or (name == "dropout_p" and value not in (0, 0.0)):
-        raise NotServedError(
-            "an operator in training; call model.eval() before torch.export.export"
-        )
+        raise NotServedError(_TRAINING)
 
 
 def names_in(argument: dict[str, Any]) -> Iterator[str]:
@@ -203,6 +234,8 @@ def encoded(argument: dict[str, Any], position: Callable[[str], int]) -> Any:
             return [_float(entry) for entry in value]
         case "as_scalar_type" if value in DTYPES:
             return {"dtype": DTYPES[value]}
+        case "as_scalar_type":
+            raise NotServedError(f"a tensor of {unserved_type(value)}")
         case "as_memory_format" if value in _MEMORY_FORMATS:
             return {"memory_format": _MEMORY_FORMATS[value]}
         case "as_layout" if value == _STRIDED_LAYOUT:

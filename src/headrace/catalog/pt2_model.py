@@ -38,9 +38,11 @@ from headrace.catalog.pt2_calls import (
     TORCH_DOMAIN,
     NotServedError,
     check_argument,
+    check_trained,
     encoded,
     names_in,
     node_operator,
+    unserved_type,
 )
 from headrace.catalog.pt2_guards import affine, check_guards
 from headrace.catalog.pt2_program import (
@@ -118,8 +120,9 @@ def _built(build: _Build) -> Any:
         if node.op_type == EXPECT:
             # On each, since the graph will lack inputs that nothing reads.
             node.attribute.append(onnx.helper.make_attribute(GUARDS, guards))
-    outputs = _output_names(signature)
     calls = flattened(graph.nodes)
+    check_trained((argument.name, argument.arg) for call in calls for argument in call.arguments)
+    outputs = _output_names(signature)
     kept = {name for value in graph.inputs for name in names_in(value)}
     calls, outputs = pure(calls, outputs, kept, element_types(graph))
     calls = needed(calls, outputs)
@@ -162,7 +165,7 @@ def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
     """An input, and a node that compares its sizes with those exported; both have its name."""
     dtype = DTYPES.get(meta.dtype)
     if dtype is None:
-        raise NotServedError(f"input {name[:50]!r} of element type {meta.dtype}")
+        raise NotServedError(f"input {name[:50]!r} of {unserved_type(meta.dtype)}")
     wanted = [_wanted(build, size) for size in meta.sizes]
     dims = [size.least if size.fixed else f"dim{position}" for position, size in enumerate(wanted)]
     info = onnx.helper.make_tensor_value_info(name, elem_type(dtype), dims)
@@ -217,8 +220,10 @@ def _add_weights(build: _Build, name: str, key: str) -> None:
     meta = payload.tensor_meta
     assert meta is not None  # `read_archive` refuses those
     dtype = DTYPES.get(meta.dtype)
-    if dtype is None or meta.layout != 7:
-        raise NotServedError(f"weights {key[:50]!r} of element type {meta.dtype}, or not dense")
+    if dtype is None:
+        raise NotServedError(f"weights {key[:50]!r} of {unserved_type(meta.dtype)}")
+    if meta.layout != 7:
+        raise NotServedError(f"weights {key[:50]!r}, which are not dense (torch.Tensor.to_dense)")
     kind = onnx.TensorProto.BFLOAT16 if dtype == "bfloat16" else elem_type(dtype)
     item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     sizes = [_bounded(size.get("as_int")) for size in meta.sizes]
@@ -263,7 +268,8 @@ def _output_names(signature: Signature) -> list[str]:
         ((kind, value),) = spec.items()
         if kind.endswith("_mutation"):
             raise NotServedError(
-                "a buffer or input that it changes as it runs; return the state as an output"
+                "a buffer or input that it changes as it runs; call model.eval() before"
+                " torch.export.export, or return the state as an output"
             )
         if kind != "user_output" or "as_tensor" not in value["arg"]:
             if kind == "user_output" and "as_none" in value["arg"]:
