@@ -2,6 +2,7 @@
 
 from headrace.dispatch.protocols import Batch
 from headrace.domain.events import Answered, Dispatched, Dropped, Ran
+from helpers.malleable import equal_depths, items_of
 from helpers.sim import Sim, request
 from helpers.topologies import assert_each_request_ended_once, make_route, make_stage, make_topology
 
@@ -109,6 +110,19 @@ def test_the_report_of_a_lost_slot_is_ignored() -> None:
     sim.run([request(0, 60, 1_000)])
     sim.dispatcher.on_slot_gained(0)
     assert ended(sim) == {0: "no-slot"}
+
+
+def test_a_refusal_that_a_stale_report_brings_is_told_and_nothing_is_said_to_have_run() -> None:
+    sim = Sim(equal_depths(10_000, blocks=1, slots=1), policy="malleable")
+    lose(sim, 0, at_us=5_000)
+    # The report of the first comes when the second must start, and no slot is there.
+    sim.run_items([items_of(0, 0, 90_000, 1), items_of(1, 6_000, 19_999, 1)])
+    assert not [event for event in sim.events if isinstance(event, Ran)]
+    assert [(asked.id, reason) for asked, reason, _ in sim.driver.refused] == [
+        (1, "no-slot"),
+        (0, "no-slot"),
+    ]
+    assert_each_request_ended_once(sim.events)
 
 
 def test_a_failed_batch_refuses_its_requests_and_frees_its_slot() -> None:

@@ -54,6 +54,7 @@ from headrace.dispatch.kernel.journal import (
     START_TRANSFER,
     WAKE,
 )
+from headrace.dispatch.kernel.journal import RAN as HAS_RAN
 from headrace.dispatch.kernel.journal import TRANSFERRED as WAS_TRANSFERRED
 from headrace.dispatch.kernel.layout import ONE
 from headrace.dispatch.kernel.provision.tables import STATES, Residence
@@ -274,9 +275,10 @@ class Dispatcher:
             self._where, RAN, self._clock.now_us(), batch.row, batch.id, stage, attempt,
             started_at_us, ended_at_us,
         )  # fmt: skip
-        if not written:  # nothing to do, or the report is stale
+        if not written:
             return
-        if self._sink is None:
+        # A stale report may still find something due: then that is all there is.
+        if self._sink is None or self._journal[0] != HAS_RAN:
             self._follow(written)
         else:
             self._sink(Ran(ended_at_us, batch.id, stage, batch.slot, started_at_us))
