@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.kernel.handle import kernel_of
 from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import policy_named
 from headrace.dispatch.protocols import Batch, EventSink
 from headrace.dispatch.topology import Topology
@@ -151,7 +152,7 @@ def kernel_s(topology: Topology, policy: str, calls: list[Call]) -> float:
     play(topology, policy, calls, through=noting)
     chosen = policy_named(policy)
     kernel = kernel_of(chosen.module)
-    store = Store(topology, chosen, queue_max=10_000, logged=False)
+    store = Store(topology, chosen, queue_max=QUEUE_LIMIT, logged=False)
     spent_s = 0.0
     # The tables were elsewhere each time that they had grown.
     for i, (_, between) in enumerate(groupby(told, key=lambda numbers: numbers[0])):

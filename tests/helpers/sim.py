@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import Policy
 from headrace.dispatch.protocols import BatchCounts
 from headrace.dispatch.topology import Topology
@@ -49,7 +50,7 @@ class Sim:
         policy: str | Policy = "reservation",
         jitter_seed: int | None = None,
         durations: Durations | Spans = exact_durations,
-        queue_limit: int = 10_000,
+        queue_limit: int = QUEUE_LIMIT,
         slower: Slower | None = None,
     ) -> None:
         if jitter_seed is not None:

@@ -9,6 +9,7 @@ import typer
 from headrace.commands.ending import orderly_end
 from headrace.commands.studies import AddressOption, check_cluster
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.executors.table import AUTO, EXECUTORS
 
 
@@ -129,7 +130,7 @@ def serve(
     ] = 60.0,
     queue_limit: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Most requests waiting per model.")
-    ] = 4096,
+    ] = QUEUE_LIMIT,
     app: Annotated[
         list[Path] | None,
         typer.Option(

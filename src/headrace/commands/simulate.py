@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json, quoted
+from headrace.dispatch.limits import QUEUE_LIMIT
 
 if TYPE_CHECKING:
     from headrace.dispatch.changes.migration import How
@@ -128,6 +129,14 @@ AtOption = Annotated[
 HowOption = Annotated[
     str, typer.Option(metavar="drain|flush", help="--migrate: which way, as of `headrace migrate`.")
 ]
+QueueLimitOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        help="Most requests waiting per model, as of `headrace serve`; of apps, per module.",
+    ),
+]
 EventsOption = Annotated[Path | None, typer.Option(help="Write the event log here.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
@@ -152,6 +161,7 @@ def simulate(
     migrate: MigrateOption = None,
     at: AtOption = 10.0,
     how: HowOption = "drain",
+    queue_limit: QueueLimitOption = QUEUE_LIMIT,
     events: EventsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -207,6 +217,7 @@ def simulate(
         slower=_slower(document, profiles, slower or (), slower_from_s, delay_ms),
         interference=_interference(interference or (), document, times, migrate),
         levels=levels,
+        queue_limit=queue_limit,
     )
     if migrate is not None and times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
@@ -253,6 +264,7 @@ class _Asked:
     """True interference; none: as the plan says."""
     levels: "Mapping[str, float]"
     """As rehearsed, where `times` are the rehearsal's."""
+    queue_limit: int
 
 
 class _Finished(NamedTuple):
@@ -327,6 +339,7 @@ def _of_models(asked: _Asked) -> _Finished:
             slower=asked.slower,
             interference=asked.interference,
             levels=asked.levels,
+            queue_limit=asked.queue_limit,
             on_progress=advance,
         )
     return _Finished(header, events, run_report("simulated", header, events, asked.span_us))
@@ -346,6 +359,7 @@ def _of_apps(asked: _Asked) -> _Finished:
             seed=asked.seed,
             times=asked.times,
             slower=asked.slower,
+            queue_limit=asked.queue_limit,
             on_progress=advance,
         )
     return _Finished(session.header, session.events, session.report(asked.span_us))
@@ -423,6 +437,7 @@ def _moving_models(
         policy=asked.policy,
         jitter=asked.jitter,
         seed=asked.seed,
+        queue_limit=asked.queue_limit,
     )
     header, log = joined(run.epochs)
     events = list(log)
@@ -443,5 +458,6 @@ def _moving_apps(
         policy=asked.policy,
         jitter=asked.jitter,
         seed=asked.seed,
+        queue_limit=asked.queue_limit,
     )
     return run, _Finished(session.header, session.events, session.report(asked.span_us))

@@ -60,6 +60,7 @@ from headrace.dispatch.kernel.layout import ONE
 from headrace.dispatch.kernel.provision.tables import STATES, Residence
 from headrace.dispatch.kernel.reports import TENSORS_LOST
 from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import Policy, chosen_for
 from headrace.dispatch.protocols import (
     Batch,
@@ -104,7 +105,7 @@ class Dispatcher:
         clock: Clock,
         driver: Driver,
         sink: EventSink | None,
-        queue_limit: int = 10_000,
+        queue_limit: int = QUEUE_LIMIT,
         counts: Sequence[BatchCounts] | None = None,
         weights: WeightsDriver | None = None,
     ) -> None:

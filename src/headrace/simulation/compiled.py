@@ -10,6 +10,7 @@ from headrace.dispatch.event_log import events_of
 from headrace.dispatch.kernel.handle import GAINED, LOST
 from headrace.dispatch.kernel.layout import NEVER_US, Ints
 from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import Policy, chosen_for
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
@@ -108,6 +109,7 @@ def run(
     changes: Sequence[SlotChange] = (),
     slower: Slower | None = None,
     beside: Beside | None = None,
+    queue_limit: int = QUEUE_LIMIT,
     log: list[AnyEvent] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> SessionOutcomes:
@@ -118,6 +120,7 @@ def run(
         changes: of slots; at equal instants before everything else.
         slower: how much longer batches take than profiled; None: they do not.
         beside: what batches on one device cost each other; None: what the topology says.
+        queue_limit: requests of one model that may wait for a decision.
         log: filled with everything that happened, if given.
         on_progress: called with the number of arrivals so far, now and then.
 
@@ -125,7 +128,7 @@ def run(
         PlanError: no policy has this name, or it is for other plans.
     """
     chosen = chosen_for(topology, policy)
-    store = Store(topology, chosen, queue_max=10_000)
+    store = Store(topology, chosen, queue_max=queue_limit)
     loop = loop_of(chosen.module)
     session = _open(topology, offered, rng, changes, slower, beside, logged=log is not None)
     progress = session.progress

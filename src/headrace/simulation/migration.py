@@ -20,6 +20,7 @@ from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import How, Migration, only_flushed
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.protocols import Clock
 from headrace.domain.epochs import EpochLog
@@ -63,6 +64,7 @@ def simulate_migration(
     policy: str | None = None,
     jitter: bool = True,
     seed: int = 0,
+    queue_limit: int = QUEUE_LIMIT,
 ) -> MigrationRun:
     """Run `arrivals` through the old plan, and from `at_us` on move to the new one.
 
@@ -72,6 +74,7 @@ def simulate_migration(
     Args:
         how: plans of some kinds are flushed in any case (`only_flushed`).
         policy: None: of each plan the one that it was made for.
+        queue_limit: requests of one model that may wait for a decision, in each plan.
 
     Raises:
         PlanError: a request arrives for a model that no plan has had until then, or the policy is
@@ -86,7 +89,11 @@ def simulate_migration(
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
     policies = (policy or policy_for(old[0]), policy or policy_for(new[0]))
     session = SimulatedMigration(
-        PlacedTopology.from_plan(*old), PlacedTopology.from_plan(*new), policies, durations
+        PlacedTopology.from_plan(*old),
+        PlacedTopology.from_plan(*new),
+        policies,
+        durations,
+        queue_limit,
     )
     session.run(arrivals, at_us, how, items)
     return MigrationRun(
@@ -262,6 +269,7 @@ class SimulatedMigration(MigrationSession):
         new: PlacedTopology,
         policies: tuple[str, str],
         durations: Durations,
+        queue_limit: int = QUEUE_LIMIT,
     ) -> None:
         """`policies`: the old plan's, then the new one's."""
         self._policies = policies
@@ -274,6 +282,7 @@ class SimulatedMigration(MigrationSession):
                 self._clock,
                 SimDriver(placed.topology, self._clock, durations),
                 events,
+                queue_limit,
             )
             for placed, policy, events in zip((old, new), policies, self._events, strict=True)
         ]
@@ -304,12 +313,17 @@ class SimulatedMigration(MigrationSession):
 
 
 def epoch_over(
-    placed: PlacedTopology, policy: str, clock: Clock, driver: SimDriver, events: list[AnyEvent]
+    placed: PlacedTopology,
+    policy: str,
+    clock: Clock,
+    driver: SimDriver,
+    events: list[AnyEvent],
+    queue_limit: int = QUEUE_LIMIT,
 ) -> Epoch:
     """A plan in service over simulated slots."""
     draining = DrainingDriver(placed.topology, clock, driver)
     draining.dispatcher = Dispatcher(
-        placed.topology, policy, clock, draining, events.append, weights=driver
+        placed.topology, policy, clock, draining, events.append, queue_limit, weights=driver
     )
     driver.reports = driver.load_reports = draining
     return Epoch(placed, draining)

@@ -10,6 +10,7 @@ import numpy as np
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.kernel.layout import Ints
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
@@ -55,6 +56,7 @@ def simulate(
     slower: Slower | None = None,
     interference: Sequence[Interference] = (),
     levels: Mapping[str, float] | None = None,
+    queue_limit: int = QUEUE_LIMIT,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[EventLogHeader, list[AnyEvent]]:
     """Run `arrivals` through the plan in virtual time.
@@ -71,6 +73,7 @@ def simulate(
             none: batches take as long as the plan says. Not with `times`.
         levels: with `times`: what the dispatcher knows of them before the first batch
             (`Dispatcher.assume`), as a server does that was rehearsed.
+        queue_limit: requests of one model that may wait for a decision.
         on_progress: called with the number of arrivals so far, now and then.
 
     Returns:
@@ -107,6 +110,7 @@ def simulate(
             changes=changes,
             slower=slower,
             beside=beside_of(plan, profiles, interference) if interference else None,
+            queue_limit=queue_limit,
             log=events,
             on_progress=on_progress,
         )
@@ -129,7 +133,7 @@ def simulate(
     durations = measured_durations(topology, header_of_log, logged, rng, like)
     driver = SimDriver(topology, clock, durations, slower)
     noted = noting(durations, events.append)
-    dispatcher = Dispatcher(topology, policy, clock, driver, noted, weights=driver)
+    dispatcher = Dispatcher(topology, policy, clock, driver, noted, queue_limit, weights=driver)
     driver.reports = driver.load_reports = dispatcher
     dispatcher.assume(levels or {})
     for change in changes:

@@ -12,6 +12,7 @@ from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.changes.epoch import Epoch
 from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import ModelRoutes, Topology
 from headrace.domain.events import Arrived, Dropped
@@ -45,7 +46,7 @@ class DataPlane:
         sink: EventSink | None,
         counts: Mapping[str, BatchCounts] | None = None,
         policy: str = "reservation",
-        queue_limit: int = 10_000,
+        queue_limit: int = QUEUE_LIMIT,
         pending: PendingRequests | None = None,
         weights: ModelWeights | None = None,
     ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.dispatch.buckets import by_bucket
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.protocols import BatchCounts
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -48,7 +49,7 @@ class ServiceOptions:
     executor: ExecutorChoice = AUTO
     processes: int | None = None
     """That emulated slots share; None: one for each slot."""
-    queue_limit: int = 4096
+    queue_limit: int = QUEUE_LIMIT
     """Requests that may wait for batches, per model."""
     arena_bytes: int | None = None
     """Shared memory for tensors; None: enough for the plan."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from headrace.dispatch.apps.app_dispatcher import Call
 from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import How
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import policy_for
 from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.events import AnyEvent
@@ -42,6 +43,7 @@ def simulate_app_migration(
     policy: str | None = None,
     jitter: bool = True,
     seed: int = 0,
+    queue_limit: int = QUEUE_LIMIT,
 ) -> AppMigrationRun:
     """Run `arrivals`, whose models are apps, through the old plan; from `at_us` on move to the new.
 
@@ -51,13 +53,14 @@ def simulate_app_migration(
     Args:
         policy: None: of each plan the one that its worst cases are read by.
         seed: of execution times and fan-outs.
+        queue_limit: calls of one module that may wait for a decision, in each plan.
 
     Raises:
         PlanError: a request arrives for an app that no plan has had until then.
     """
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    run = _AppMigration(old, new, arrivals, policy, durations, seed)
+    run = _AppMigration(old, new, arrivals, policy, durations, seed, queue_limit)
     run.clock.call_at(at_us, lambda: run.migrate(how))
     run.requests.schedule()
     run.clock.run()
@@ -88,6 +91,7 @@ class _AppMigration:
         policy: str | None,
         durations: Durations,
         seed: int,
+        queue_limit: int,
     ) -> None:
         self.clock = SimClock()
         self.requests = AppRequests(self.clock, arrivals, seed)
@@ -98,7 +102,7 @@ class _AppMigration:
         for planned, own, events in zip((old, new), self._policies, self._events, strict=True):
             placed = PlacedTopology.from_plan(*planned)
             driver = ModuleDriver(placed.topology, self.clock, durations, self.requests)
-            epochs.append(epoch_over(placed, own, self.clock, driver, events))
+            epochs.append(epoch_over(placed, own, self.clock, driver, events, queue_limit))
         self.session = MigrationSession(epochs[0], epochs[1], self.clock)
         self.requests.serve(self._plans[0], epochs[0].placed.topology)
         self.requests.send = self._send

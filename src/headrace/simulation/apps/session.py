@@ -7,6 +7,7 @@ import numpy as np
 
 from headrace.dispatch.apps.app_dispatcher import app_tables
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.limits import QUEUE_LIMIT
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import Topology
@@ -63,6 +64,7 @@ def simulate_apps(
     seed: int = 0,
     times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
     slower: Slower | None = None,
+    queue_limit: int = QUEUE_LIMIT,
     on_progress: Callable[[int], None] | None = None,
 ) -> AppSession:
     """Run `arrivals` of apps, and of models beside them, through the plan in virtual time.
@@ -74,6 +76,7 @@ def simulate_apps(
         times: a server's event log of the same plan, to draw execution times from instead, and
             what requests of the apps do (`scripts`).
         slower: how much longer batches take than the profile, or `times`, say.
+        queue_limit: calls of one module that may wait for a decision.
 
     Raises:
         PlanError: an arrival names an app that the plan does not have.
@@ -98,7 +101,7 @@ def simulate_apps(
     requests = AppRequests(clock, arrivals, seed, scripts, moments)
     requests.on_progress = on_progress
     driver = ModuleDriver(topology, clock, durations, requests, slower)
-    dispatcher = Dispatcher(topology, policy, clock, driver, sink)
+    dispatcher = Dispatcher(topology, policy, clock, driver, sink, queue_limit)
     driver.reports = dispatcher
     requests.serve(plan, topology)
     requests.cancel = dispatcher.cancel
