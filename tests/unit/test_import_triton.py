@@ -348,6 +348,34 @@ def test_an_ensemble_that_does_not_fit_is_refused(repository: Path, why: str) ->
     assert sentence in said
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "z",
+            "TYPE_FP32 dims: [ 7",
+            "tensor 'z' is float32 [-1, 16] of 'plus' and float32 [-1, 7]",
+        ),
+        ("z", "TYPE_FP64 dims: [ 16", "tensor 'z' is float32 [-1, 16] of 'plus' and float64"),
+        ("a", "TYPE_INT32 dims: [ 16", "tensor 'a' is int32 [-1, 16] of 'both' and float32"),
+    ],
+)
+def test_tensors_that_a_step_makes_otherwise_than_the_ensemble_says_are_refused(
+    repository: Path, before: str, after: str, said: str
+) -> None:
+    config = ensemble_config("both", "16", {"plus": ("a", "z")})
+    stated = f'name: "{before}" data_type: TYPE_FP32 dims: [ 16'
+    assert stated in config
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16"))
+    changed = config.replace(stated, f'name: "{before}" data_type: {after}')
+    add_model(repository, "both", None, changed)
+
+    code, _, shown = run(repository, "--slo-ms", "50", "--rate-rps", "20")
+
+    assert code != 0
+    assert said in shown
+
+
 def test_an_ensemble_needs_a_rate(repository: Path) -> None:
     add_model(repository, "plus", add_one_model(), onnx_config("plus", "16"))
     add_model(repository, "both", None, ensemble_config("both", "16", {"plus": ("a", "z")}))

@@ -195,6 +195,7 @@ def _app_entry(
         )
     for step in steps:
         _check_step(model, step, models[step.model])
+    _check_tensors(model, models)
     flow = [(tuple(step.inputs.values()), tuple(step.outputs.values())) for step in steps]
     if model.path is None:
         given, wanted_at_end = model.config.inputs, model.config.outputs
@@ -263,13 +264,52 @@ def _check_step(owner: TritonModel, step: ConfigStep, model: TritonModel) -> Non
         raise DocumentError(
             f"{where}: max_batch_size is {owner.config.max_batch} of the ensemble, 0 of the model"
         )
-    for name, tensor in step.inputs.items():
-        given = next((t for t in owner.config.inputs if t.name == tensor), None)
-        taken = next((t for t in model.config.inputs if t.name == name), None)
-        if owner is not model and given and taken and given.dtype != taken.dtype:
-            raise DocumentError(
-                f"{where}: input {name!a} is {taken.dtype}, tensor {tensor!a} is {given.dtype}"
-            )
+
+
+def _check_tensors(owner: TritonModel, models: Mapping[str, TritonModel]) -> None:
+    """
+    Raises:
+        DocumentError: what makes a tensor of an ensemble and what takes it state it differently.
+    """
+    made = {tensor.name: _Stated(owner, tensor) for tensor in owner.config.inputs}
+    for step in owner.config.steps:
+        model = models[step.model]
+        for tensor in model.config.outputs:
+            if tensor.name in step.outputs:
+                made[step.outputs[tensor.name]] = _Stated(model, tensor)
+    for step in owner.config.steps:
+        model = models[step.model]
+        for tensor in model.config.inputs:
+            name = step.inputs[tensor.name]
+            _check_alike(owner, name, made.get(name), _Stated(model, tensor))
+    for tensor in owner.config.outputs:
+        _check_alike(owner, tensor.name, made.get(tensor.name), _Stated(owner, tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """A tensor as one configuration states it."""
+
+    model: TritonModel
+    tensor: ConfigTensor
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The whole shape."""
+        return ((-1,) if self.model.config.max_batch else ()) + self.tensor.dims
+
+    def __str__(self) -> str:
+        return f"{self.tensor.dtype} {list(self.dims)} of {self.model.name!a}"
+
+
+def _check_alike(owner: TritonModel, name: str, made: _Stated | None, taken: _Stated) -> None:
+    if made is None:
+        return
+    alike = len(made.dims) == len(taken.dims) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(made.dims, taken.dims, strict=True)
+    )
+    if made.tensor.dtype != taken.tensor.dtype or not alike:
+        raise DocumentError(f"{owner.name}: tensor {name!a} is {made} and {taken}")
 
 
 # -- the app file --------------------------------------------------------------------------------
