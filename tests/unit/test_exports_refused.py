@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -185,6 +186,19 @@ def test_why_a_fixed_batch_is_not_batched_names_the_operator(tmp_path: Path) -> 
     assert "two items in one batch (Reshape '/head/view': " in why
     assert "ONNXRuntimeError" not in why
     assert "onnxruntime::" not in why
+
+
+def test_a_first_dimension_that_is_no_batch_is_served_as_the_note_says(tmp_path: Path) -> None:
+    most = helper.make_node("ReduceMax", ["x"], ["y"], axes=[0], keepdims=0)
+    path = saved(exported([most], ["points", 3]), tmp_path / "m.onnx")
+
+    def profiled_with(**options: Any) -> Profile:
+        return profile_model(path, ProfileOptions(max_batch=2, budget_s=0.02, **options))
+
+    (why,) = [note for note in profiled_with().provenance.notes if "one request per run" in note]
+    assert why.endswith("--batch-axis x=none --shape x=?,3 serves it, with numbers for ?")
+    whole = profiled_with(batch_axes={"x": None}, shapes={"x": (10, 3)})
+    assert whole.inputs[0].item_shape == (10, 3)
 
 
 def test_what_onnx_runtime_says_of_its_own_source_is_left_out() -> None:

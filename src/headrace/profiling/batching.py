@@ -230,9 +230,14 @@ def _output(
             " vary in size"
         )
     if axis is None or axis not in grew:
+        first = graph.inputs[0]
+        dims = [None if dim is None else str(dim) for dim in first.item_dims]
+        dims.insert(first.batch_axis or 0, None)
         raise _NotBatchedError(
             f"output {name!r} has no batch dimension: it is {list(one.shape)} for one item and"
-            f" {list(two.shape)} for two"
+            f" {list(two.shape)} for two; if what was taken for the batch of {first.name!r} is"
+            f" another size, --batch-axis {first.name}=none --shape"
+            f" {first.name}={','.join(dim or '?' for dim in dims)} serves it, with numbers for ?"
         )
     item = (*one.shape[:axis], *one.shape[axis + 1 :])
     if item != (*two.shape[:axis], *two.shape[axis + 1 :]):
