@@ -9,6 +9,7 @@ import pytest
 from headrace.catalog.onnx_batch import batch_first
 from headrace.catalog.onnx_graph import load_graph, whole_model
 from headrace.domain.errors import ModelError
+from headrace.domain.tensors import TensorSpec
 from headrace.profiling.items import input_specs
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
@@ -83,3 +84,26 @@ def test_a_multiple_of_a_dimension_has_no_other_size(tmp_path: Path) -> None:
     for wrong in (10, 68):
         with pytest.raises(ModelError, match=r"exported for \[2, 0\.\.64 \(4\*n\)\]"):
             answered(tmp_path / "m.pt2", np.ones((2, wrong), np.float32))
+
+
+def test_a_size_that_is_the_product_of_two_others_is_served_where_it_is(tmp_path: Path) -> None:
+    class Rows(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x.reshape(y.shape[0], y.shape[1], 2) + y[:, :, None]
+
+    free = torch.export.Dim.AUTO
+    exported = torch.export.export(
+        Rows(),
+        (torch.zeros(6, 2), torch.zeros(2, 3)),
+        dynamic_shapes=({0: free}, {0: free, 1: free}),
+    )
+    torch.export.save(exported, tmp_path / "m.pt2")
+    graph = load_graph(tmp_path / "m.pt2")
+    served = [graph.spec(graph.outputs[0], "float32", (2, 4, 2))]
+
+    def inputs(rows: int) -> list[TensorSpec]:
+        return [graph.spec("x", "float32", (rows, 2)), graph.spec("y", "float32", (2, 4))]
+
+    assert batch_first(graph, inputs(8), served, batched=False).nodes
+    with pytest.raises(ModelError, match="was exported for inputs with"):
+        batch_first(graph, inputs(9), served, batched=False)

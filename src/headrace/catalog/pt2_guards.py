@@ -101,35 +101,43 @@ def check_guards(guards: Sequence[str], inputs: Mapping[str, int]) -> None:
         broken_guard([guard], {name: (2,) * rank for name, rank in inputs.items()})
 
 
-def affine(expression: str) -> tuple[int, str, int]:
-    """A size as (factor, symbol, offset).
+def affine(expression: str) -> tuple[int, str, int] | None:
+    """A size as (factor, symbol, offset); None: it is of another form, which guards tell of.
 
     Raises:
-        NotServedError: it is of another form.
+        NotServedError: it is no expression.
 
     >>> affine("Add(Mul(Integer(2), Symbol('s1', integer=True)), Integer(-1))")
     (2, 's1', -1)
     """
-    match _parsed(expression):
+    return _affine(_parsed(expression))
+
+
+def _affine(node: ast.expr) -> tuple[int, str, int] | None:
+    match node:
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str() as symbol)]):
             return 1, symbol, 0
         case ast.Call(func=ast.Name(id="Mul"), args=[left, right]):
-            _, symbol, _ = affine(ast.unparse(right))
-            factor = _integer(left, expression)
-            if factor < 1:
-                raise _not_understood(expression)
-            return factor, symbol, 0
+            factor, inner = _integer(left), _affine(right)
+            if factor is not None and factor > 0 and inner is not None:
+                return factor * inner[0], inner[1], factor * inner[2]
         case ast.Call(func=ast.Name(id="Add"), args=[left, right]):
-            factor, symbol, _ = affine(ast.unparse(left))
-            return factor, symbol, _integer(right, expression)
-    raise _not_understood(expression)
+            offset, inner = _integer(right), _affine(left)
+            if offset is not None and inner is not None:
+                return inner[0], inner[1], inner[2] + offset
+    return None
 
 
-def _integer(node: ast.expr, expression: str) -> int:
-    text = ast.unparse(node)
-    if not text.startswith("Integer("):
-        raise _not_understood(expression)
-    return int(text.removeprefix("Integer(").removesuffix(")"))
+def _integer(node: ast.expr) -> int | None:
+    match node:
+        case ast.Call(func=ast.Name(id="Integer"), args=[ast.Constant(value=int() as value)]):
+            return value
+        case ast.Call(
+            func=ast.Name(id="Integer"),
+            args=[ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value))],
+        ):
+            return -value
+    return None
 
 
 def _parsed(guard: str) -> ast.expr:

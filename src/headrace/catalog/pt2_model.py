@@ -197,7 +197,10 @@ def _wanted(build: _Build, size: Any) -> _Wanted:
     if "as_int" in size:
         fixed = _bounded(size["as_int"])
         return _Wanted(fixed, fixed, fixed=True)
-    factor, symbol, offset = affine(size["as_expr"]["expr_str"])
+    found = affine(size["as_expr"]["expr_str"])
+    if found is None:
+        return _Wanted(0, MAX_DIM)
+    factor, symbol, offset = found
     limits = build.program.range_constraints.get(symbol, Limits())
     low, high = limits.min_val or 0, limits.max_val or MAX_DIM
     # PyTorch states 2 where it looked at sizes other than 0 and 1 alone.
