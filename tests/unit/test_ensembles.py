@@ -41,8 +41,8 @@ class Modules:
         answers = {"plus": x + sum(map(np.asarray, tensors[1:]), 1), "double": 2 * x, "alone": -x}
         return (x - 1, x + 1) if name == "split" else answers[name]
 
-    def ranks(self, name: str) -> tuple[int, ...]:
-        return (2,) if name == "alone" else (1,)
+    def whole_ranks(self, name: str) -> tuple[int, ...] | None:
+        return (2,) if name == "alone" else None
 
     def aside(self, work: Any, *arguments: Any) -> Any:
         raise NotImplementedError

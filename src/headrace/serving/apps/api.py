@@ -78,7 +78,7 @@ class Caller(Protocol):
 
     def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Awaitable[Any]: ...
 
-    def ranks(self, module: str) -> tuple[int, ...]: ...
+    def whole_ranks(self, module: str) -> tuple[int, ...] | None: ...
 
     def aside(self, work: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
 
@@ -118,9 +118,10 @@ class ModuleHandle:
         """
         return await _current(f"module {self.name!r}").call(self.name, tensors)
 
-    def ranks(self) -> tuple[int, ...]:
-        """How many dimensions one item of each input has, under the plan in service."""
-        return _current(f"module {self.name!r}").ranks(self.name)
+    def whole_ranks(self) -> tuple[int, ...] | None:
+        """How many dimensions each input has, where the plan in service runs the module's model
+        with one request at a time; None: it runs batches of items."""
+        return _current(f"module {self.name!r}").whole_ranks(self.name)
 
 
 def module(name: str) -> ModuleHandle:

@@ -55,7 +55,7 @@ class EnsembleStep:
             InvalidInput: the request's tensors do not fit the model.
         """
         try:
-            if not self.items or self.module.ranks() == tuple(array.ndim for array in given):
+            if not self.items or self.module.whole_ranks() == tuple(a.ndim for a in given):
                 return _all(await self.module(*given))
             if len({len(array) for array in given}) != 1 or not len(given[0]):
                 raise InvalidInput(

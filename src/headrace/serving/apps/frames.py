@@ -49,6 +49,8 @@ class ModuleSpecs(msgspec.Struct, frozen=True, array_like=True):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    batched: bool = True
+    """False: it takes one request per run, whose tensors are items."""
 
 
 class Modules(Frame, frozen=True, array_like=True, tag="modules"):

@@ -162,7 +162,7 @@ class RunningFunction:
         runner, name = self._runner, f"{self._function.name}.{module}"
         if self.ended_at_us is not None:
             raise asyncio.CancelledError
-        item = _item(name, self._inputs(name), tensors)
+        item = _item(name, self._specs(name).inputs, tensors)
         _check_size(name, item)
         number = next(runner.calls)
         future = runner.waiting[number] = asyncio.get_running_loop().create_future()
@@ -178,15 +178,15 @@ class RunningFunction:
             del runner.waiting[number]
             self._calls.remove(future)
 
-    def ranks(self, module: str) -> tuple[int, ...]:
-        specs = self._inputs(f"{self._function.name}.{module}")
-        return tuple(len(spec.item_shape) for spec in specs)
+    def whole_ranks(self, module: str) -> tuple[int, ...] | None:
+        specs = self._specs(f"{self._function.name}.{module}")
+        return None if specs.batched else tuple(len(spec.item_shape) for spec in specs.inputs)
 
-    def _inputs(self, name: str) -> tuple[TensorSpec, ...]:
+    def _specs(self, name: str) -> ModuleSpecs:
         specs = self._runner.modules.get(name)
         if specs is None:
             raise ValueError(f"{name}: the plan in service has no such module")
-        return specs.inputs
+        return specs
 
     async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await self._runner.threads.run(self, work, arguments)

@@ -245,7 +245,9 @@ class AppRuntime:
     def _tell_modules(self) -> None:
         specs = {
             name: frames.ModuleSpecs(
-                model.inputs, tuple(spec for spec in model.outputs if not spec.shape_of)
+                model.inputs,
+                tuple(spec for spec in model.outputs if not spec.shape_of),
+                model.batched,
             )
             for name, model in self._engine.models.items()
         }
