@@ -42,6 +42,7 @@ A reason to drop is an index into `journal.REASONS`; NO_REASON is none.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -177,8 +178,8 @@ def tables_of(policy: PolicyModule) -> dict[str, Table]:
         if name not in tables:
             raise ValueError(f"policy {policy.__name__} adds fields to {name!r}, which is no table")
         table = tables[name]
-        tables[name] = Table(
-            rows=table.rows,
+        tables[name] = replace(
+            table,
             item=np.dtype([*table.item.descr, *ints(*fields).descr]),
             empty={**table.empty, **fields},
         )

@@ -57,26 +57,32 @@ class Table:
     item: np.dtype[Any] = NUMBER
     empty: Mapping[str, int] = field(default_factory=dict)
     """Field -> what a new row holds; 0 where nothing is said. Of plain numbers, the field is ""."""
+    copied: bool = True
+    """What it holds stays where it is when it grows. Else it means nothing between events, or is
+    moved by whoever knows how."""
 
 
 WORLD = ints(
-    *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
+    *("stages_max", "size_max", "queue_max", "queues_from", "queues_end"),
+    *("slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
     *("batches", "requests", "first_waiting", "links_wake_at", "journal", "event", "apart"),
     *("logged", "drifted", "margin", "now_us"),
 )
-"""One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
-`event`: how many there were, the last one at `now_us`. `apart`: requests that are. `logged`: 0
-where nobody reads the log of events. `drifted`: places and routes whose times are not the profile's
-any more. `margin`: rows of requests that one event may need."""
+"""One row: limits, counters and the heads of lists. `queues_from`, `queues_end`: where rings lie in
+`queues`. `journal`: how many numbers were written. `event`: how many there were, the last one at
+`now_us`. `apart`: requests that are. `logged`: 0 where nobody reads the log of events. `drifted`:
+places and routes whose times are not the profile's any more. `margin`: rows of requests that one
+event may need."""
 
 MODEL = ints(
-    *("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed"),
-    "in_turns",
+    *("first_route", "end_route", "queue_at", "queue_room", "queue_from", "queued"),
+    *("fill_size", "wake_at", "closed", "in_turns"),
 )
-"""`fill_size`: the queue waits until it has so many requests; 0: a decision is due.
-`closed`: nobody can join those that a decision is about. `in_turns`: it waits for turns on slots
-that others have as well; set by policies that give them."""
+"""`queue_at`: where its ring lies in `queues`; `queue_room`: how long it is; `queue_from`: where in
+it the first of the `queued` is. `fill_size`: the queue waits until it has so many requests; 0: a
+decision is due. `closed`: nobody can join those that a decision is about. `in_turns`: it waits for
+turns on slots that others have as well; set by policies that give them."""
 
 ROUTE = ints(
     *("batch_size", "first_stage", "stages"),
@@ -162,8 +168,8 @@ COMMON: dict[str, Table] = {
     "batches": Table(rows=lambda n: n.requests, item=BATCH, empty={"id": -1}),
     "members": Table(rows=lambda n: n.requests * n.size_max),
     "requests": Table(rows=lambda n: n.requests, item=REQUEST),
-    "queues": Table(rows=lambda n: n.models * n.requests),
-    "journal": Table(rows=lambda n: _journal_room(n)),
+    "queues": Table(rows=lambda n: 2 * half_of_queues(n), copied=False),
+    "journal": Table(rows=lambda n: _journal_room(n), copied=False),
 }
 """The tables that every policy has:
 
@@ -175,9 +181,18 @@ slack_us  entry route x size_max + b - 1: how much later than by medians a batch
           `profiled_slack_us` (read it with `drift.slack_us`)
 path      routes x stages_max: the hops that the last decision has found for each route
 members   batches x size_max: rows of a batch's requests
-queues    models x queue_room: rings of requests, most urgent first
+queues    a ring of requests for each model, most urgent first, and as much room again (`queues`)
 journal   what has happened and what is to be done, in order (see `journal`)
 """
+
+
+FIRST_IN_RING = 4
+"""Room of a model's first ring."""
+
+
+def half_of_queues(n: Sizes) -> int:
+    """Twice the room of rings that hold all requests, each with room for twice its own."""
+    return 2 * (n.models * FIRST_IN_RING + 2 * n.requests)
 
 
 def _journal_room(n: Sizes) -> int:

@@ -1,15 +1,22 @@
-"""Requests that wait for a decision: a ring of rows per model, most urgent first."""
+"""Requests that wait for a decision: a ring of rows per model, most urgent first.
+
+The rings lie one behind the other in one half of `queues`. A ring that is full goes to the end,
+twice as long. Where no room is left there, all rings move to the other half, each with room for
+twice what it holds. A half has twice the room that this takes (`layout.half_of_queues`), so that
+requests in proportion to models and rows come between two such moves: each costs O(1), whoever
+waits.
+"""
 
 from headrace.compilation.loops import hot, kernel
-from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.layout import FIRST_IN_RING, State
 
 
 @hot
 def _index(s: State, model: int, place: int) -> int:
     """In `queues`; `place` is at most the length of the ring."""
-    room = s.world[0].queue_room
-    turn = s.models[model].queue_from + place
-    return model * room + (turn if turn < room else turn - room)
+    mine = s.models[model]
+    turn = mine.queue_from + place
+    return mine.queue_at + (turn if turn < mine.queue_room else turn - mine.queue_room)
 
 
 @hot
@@ -38,6 +45,8 @@ def more_urgent(s: State, one: int, other: int) -> bool:
 def insert(s: State, model: int, request: int) -> int:
     """Put a request where it belongs; returns its place."""
     place = s.models[model].queued
+    if place == s.models[model].queue_room:
+        _lengthen(s, model)
     s.models[model].queued += 1
     while place > 0:
         before = at(s, model, place - 1)
@@ -49,12 +58,35 @@ def insert(s: State, model: int, request: int) -> int:
     return place
 
 
+@kernel
+def _lengthen(s: State, model: int) -> None:
+    """The ring is full."""
+    world, half = s.world[0], len(s.queues) // 2
+    room = 2 * s.models[model].queue_room + FIRST_IN_RING
+    if world.queues_end + room <= world.queues_from + half:
+        _move(s, model, room)
+        return
+    world.queues_from = world.queues_end = half - world.queues_from
+    for each in range(len(s.models)):
+        _move(s, each, 2 * s.models[each].queued + FIRST_IN_RING)
+
+
+@hot
+def _move(s: State, model: int, room: int) -> None:
+    """To the end of all rings."""
+    world, mine = s.world[0], s.models[model]
+    for place in range(mine.queued):
+        s.queues[world.queues_end + place] = at(s, model, place)
+    mine.queue_at, mine.queue_room, mine.queue_from = world.queues_end, room, 0
+    world.queues_end += room
+
+
 @hot
 def take_first(s: State, model: int) -> int:
     request = at(s, model, 0)
     queue = s.models[model]
     after = queue.queue_from + 1
-    queue.queue_from = after if after < s.world[0].queue_room else 0
+    queue.queue_from = after if after < queue.queue_room else 0
     queue.queued -= 1
     return request
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.dispatch.kernel.contract import tables_of
-from headrace.dispatch.kernel.layout import ONE, Ints, Sizes, State, Table
+from headrace.dispatch.kernel.layout import ONE, Ints, Sizes, Table
 from headrace.dispatch.policies import Policy
 from headrace.dispatch.topology import StageTable, Topology
 
@@ -36,7 +36,7 @@ class Store:
         self._tuple = _tuple_of(tuple(self.tables))
         self.state: Any = self._tuple(
             **{
-                name: _new_rows(table, table.rows(self._sizes))
+                name: _longer(table, np.zeros(0, table.item), table.rows(self._sizes))
                 for name, table in self.tables.items()
             }
         )
@@ -64,16 +64,14 @@ class Store:
         had, self._sizes = self._sizes.requests, replace(self._sizes, requests=rows)
         old, longer = self.state, self.state._asdict()
         for name, table in self.tables.items():
-            more = table.rows(self._sizes) - len(longer[name])
-            if more:
-                longer[name] = np.concatenate((longer[name], _new_rows(table, more)))
-        longer["queues"] = _longer_rings(old, had, rows)
+            count = table.rows(self._sizes)
+            if count > len(longer[name]):
+                longer[name] = _longer(table, longer[name], count)
+        _copy_rings(old, longer)
         world = longer["world"]
-        world["queue_room"] = rows
         for name, head in (("batches", "free_batch"), ("requests", "free_request")):
             longer[name]["after"][had:] = np.append(np.arange(had + 1, rows), world[head])
             world[head] = had
-        longer["models"]["queue_from"] = 0
         self.state = self._tuple(**longer)
 
 
@@ -99,14 +97,28 @@ def _sizes_of(topology: Topology) -> Sizes:
     )
 
 
-def _new_rows(table: Table, count: int) -> npt.NDArray[Any]:
-    rows = np.zeros(count, table.item)
+def _longer(table: Table, old: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The rows of `old`, if they are copied, and empty ones up to `count`."""
+    rows = np.zeros(count, table.item)  # pages that nobody writes to take neither time nor memory
+    if table.copied:
+        # As bytes: numpy copies records field by field.
+        rows.view(np.uint8)[: old.nbytes] = old.view(np.uint8)
+    new = rows[len(old) :]
     for name, value in table.empty.items():
         if name:
-            rows[name] = value
+            new[name] = value
         else:
-            rows[:] = value
+            new[:] = value
     return rows
+
+
+def _copy_rings(old: Any, longer: Mapping[str, npt.NDArray[Any]]) -> None:
+    """To the first half (`queues`)."""
+    world = longer["world"]
+    first, end = int(world["queues_from"][0]), int(world["queues_end"][0])
+    longer["queues"][: end - first] = old.queues[first:end]
+    longer["models"]["queue_at"] -= first
+    world["queues_from"], world["queues_end"] = 0, end - first
 
 
 def _lay_out(state: Any, topology: Topology, sizes: Sizes) -> None:
@@ -172,13 +184,3 @@ def _padded(rows: Sequence[Iterable[int]], width: int) -> Ints:
         known = tuple(row)[:width]
         padded[i, : len(known)] = known
     return padded.ravel()
-
-
-def _longer_rings(state: State, had: int, room: int) -> Ints:
-    """Queues as they were, each in a longer ring."""
-    rings = np.zeros((len(state.models), room), dtype=np.int64)
-    for model, queue in enumerate(state.models):
-        if queue["queued"]:
-            places = (int(queue["queue_from"]) + np.arange(int(queue["queued"]))) % had
-            rings[model, : len(places)] = state.queues.reshape(-1, had)[model, places]
-    return rings.ravel()
