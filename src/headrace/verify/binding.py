@@ -133,19 +133,13 @@ def _least_price(case: Case, app: App) -> float:
     """Per hour: what carries the rates where nothing is ever in a hurry."""
     options, price = case.plan.options, 0.0
     known = {module.name for module in app.modules}
-    for planned in {p.deployment.name: p for p in case.pipelines}.values():
-        deployment, profile = planned.deployment, case.profiles.get(planned.model)
-        module = str(deployment.module)
-        if (deployment.app, module in known, bool(planned.stages)) != (app.name, True, True):
-            continue
-        if profile is not None:
-            own_room = options.module_headroom.get(deployment.name, 0.0)
-            room = (1 + options.rate_headroom) * (1 + own_room)
-            price += (
-                app.module_rate_rps(module)
-                * room
-                * min(_prices(case, planned, profile), default=0.0)
-            )
+    mine = [p for p in case.pipelines if p.deployment.app == app.name and p.stages]
+    for planned in {str(p.deployment.module): p for p in mine}.values():
+        module, profile = str(planned.deployment.module), case.profiles.get(planned.model)
+        if module in known and profile is not None:
+            own_room = options.module_headroom.get(f"{app.name}.{module}", 0.0)
+            rate_rps = app.module_rate_rps(module) * (1 + options.rate_headroom) * (1 + own_room)
+            price += rate_rps * min(_prices(case, planned, profile), default=0.0)
     return price
 
 
