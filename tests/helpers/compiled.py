@@ -1,6 +1,7 @@
 """Plans whose making compiles what planners compile, once, for all processes that run tests; and
 sessions of the benchmarks' own simulator."""
 
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,8 @@ from benchmarks.ppipe.artifact import Mode, run_session
 from headrace.compilation import loops
 from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
-from helpers.apps import write_app_plan
+from headrace.planning.apps.solve import solve_app
+from helpers.apps import CROSSED, random_case, write_app_plan
 from helpers.artifact_plans import make_hardware
 from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
 from helpers.verified_plans import SHAPES
@@ -21,6 +23,10 @@ def app_on_shared_devices() -> None:
     with TemporaryDirectory() as folder:
         devices = {"T4": 1, "A100": 1}
         write_app_plan(Path(folder), "plan.json", 1000.0, 20.0, devices, bill="devices")
+
+
+def app_of_crossed_modules() -> None:
+    assert solve_app(random_case(random.Random(1000), CROSSED), "least-cost") is not None
 
 
 def pools_of_three_types() -> None:
@@ -44,6 +50,7 @@ def sessions_of_the_artifact() -> None:
 PLANS: Mapping[str, Callable[[], object]] = {
     "artifact": sessions_of_the_artifact,
     "apps": app_on_shared_devices,
+    "crossed": app_of_crossed_modules,
     "pools": pools_of_three_types,
     **{name: SHAPES[name] for name in ("started", "together", "malleable")},
 }
