@@ -1,6 +1,7 @@
 """Planners that share devices: what they promise holds, and what they refuse they say clearly."""
 
 from collections import Counter
+from dataclasses import replace as replace_fields
 from fractions import Fraction
 
 import pytest
@@ -14,13 +15,19 @@ from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.knee import knee
 from headrace.planning import solve
 from headrace.planning.common.assembly import Claim
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import (
     ChosenDevice,
     ChosenPart,
     ChosenTenant,
     assemble_shared,
 )
-from headrace.planning.common.shared_times import longest_cycle_us
+from headrace.planning.common.shared_times import SharedTimes, longest_cycle_us
+from headrace.planning.shares import planner as shares_planner
+from headrace.planning.shares.devices import devices_of
+from headrace.planning.shares.master import Chosen
+from headrace.planning.shares.planner import workload
+from headrace.planning.shares.search import NOTHING, Found
 from headrace.verify import verify
 from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
@@ -162,6 +169,24 @@ def test_parts_beside_each_other_divide_the_memory_as_their_models_need_it() -> 
         assert result.plan is not None, result.refusal
         assert result.stopped == "optimal"
         assert verify(result.plan, profiles) == []
+
+
+def test_a_bound_that_was_found_stays_where_there_is_no_time_for_a_better_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = shared_problem("shares", models=2, devices=2, memory=3.0)
+    asked = replace(asked, options=replace(asked.options, objective="least-cost"))
+    times = [SharedTimes.of(asked, "gpu")]
+    load = replace_fields(workload(asked, times), tenants_max=2)
+    devices = devices_of(asked, times, [1.0])
+    found = Found(chosen=Chosen(None, None, None), value=2.0, bound=None, proven=False)  # type: ignore[arg-type]
+    ends = iter([replace_fields(found, bound=1.5), NOTHING])
+    monkeypatch.setattr(shares_planner, "_best", lambda *given: next(ends))
+
+    settled = shares_planner._proven(asked, load, devices, times, [1.0], Deadline(60.0), found)
+
+    assert next(ends, None) is None
+    assert (settled.bound, settled.proven) == (1.5, False)
 
 
 def test_a_slowdown_that_is_largest_between_two_profiled_sizes_is_promised_and_verified() -> None:

@@ -243,7 +243,8 @@ def _proven(
 ) -> Found:
     """The same plan, or none, with what the fastest devices prove of any; where that is not all,
     with what they prove with their memory divided."""
-    settled = with_fields(found, proven=False)
+    settled, bound = with_fields(found, proven=False), None
+    tighter = min if problem.options.objective == "max-min" else max
     for divided in (None, load.tenants_max):
         if divided is not None:
             bounding = devices_of(problem, times, prices, fastest=True, divided=divided)
@@ -254,9 +255,9 @@ def _proven(
         if found.chosen is None:
             settled = with_fields(found, proven=best == NO_PLAN)
         else:
-            bound = best.bound
-            if bound is None:
-                bound = _bound(problem, load, bounding, deadline)
+            # The second search may end with less than the first, for want of time.
+            bounds = [each for each in (bound, best.bound) if each is not None]
+            bound = tighter(bounds) if bounds else _bound(problem, load, bounding, deadline)
             settled = _with_bound(problem, found, bound)
         if settled.proven or all(each.device.memory_bytes is None for each in times):
             break
