@@ -124,6 +124,21 @@ def test_those_behind_go_in_one_batch_and_all_others_keep_their_order() -> None:
     assert not any(isinstance(e, Dropped) for e in sim.events)
 
 
+def test_in_a_crowd_full_batches_of_those_behind_go_to_the_slower_slot() -> None:
+    fast_us = (10_000, 13_000, 16_000, 19_000)
+    topology = make_topology(
+        [
+            make_route(make_stage([0], fast_us), name="fast"),
+            make_route(make_stage([1], [3 * us for us in fast_us]), name="slow"),
+        ],
+        [make_route(make_stage([0], [2_000]))],
+        slo_us=[120_000, 120_000],
+    )
+    # Both slots together carry four in 14.25 ms.
+    outcomes = run(topology, "reservation", offer(topology, np.arange(0, 3_000_000, 1_700)))
+    assert outcomes.busy_us[1] > 0.9 * 3_000_000
+
+
 def test_no_slot_is_idle_while_a_tenant_of_it_waits() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -19,7 +19,7 @@ nothing is promised there before its first slot is idle (late binding), and then
        and one request where no larger batch is. Whoever waits and is late even for the smallest
        batch that is worth its slot does not count
        Where the first waits for a busy slot, since it is in time on no other, those behind it that
-       are in time on an idle one go there
+       are in time on an idle one go there; by the next rule, in a batch that is worth that slot
     3. a request that is not in time alone, on any route, is dropped. So are first requests that
        have waited so long that only a batch not worth its slot is in time for them: in lasting
        overload every batch would be one of those. But not in a crowd's first batch
@@ -175,10 +175,10 @@ def _decide(s: State, model: int, now_us: int) -> Decision:
     waits = decision.what == WAIT and mine.deferred == 0 and mine.held == 0
     if not waits or mine.one_pool or s.world[0].apart:
         return decision
-    idle_end_at = _idle_end_at(s, model, now_us)
+    idle_end_at = _idle_end_at(s, model, 1, now_us)
     if idle_end_at == NEVER_US:
         return decision
-    place = _first_due(s, model, idle_end_at)
+    place = _first_due(s, model, idle_end_at, now_us)
     if place:
         behind = _for_those_behind(s, model, place, now_us)
         if behind.what == SEND:
@@ -188,24 +188,33 @@ def _decide(s: State, model: int, now_us: int) -> Decision:
     return wait(decision.at_us, mine.queued + 1)
 
 
-@hot
-def _idle_end_at(s: State, model: int, now_us: int) -> int:
-    """When a batch of one would end that starts now, slack included: the first of those that
+@kernel
+def _idle_end_at(s: State, model: int, size: int, now_us: int) -> int:
+    """When a batch would end that starts now, slack included: the first of those that
     `_first_to_start` has looked at; NEVER_US: the slots of all routes are busy."""
     best_at, end = NEVER_US, s.models[model].end_route
     for route in range(s.models[model].first_route, end):
         end_at = s.routes[route].end_at
         if end_at < NEVER_US and s.path[route * s.world[0].stages_max].start_at <= now_us:
-            best_at = min(best_at, end_at + slack_us(s, route, 1))
+            end_at += slack_us(s, route, 1)
+            if size > 1:
+                end_at += _route_us(s, route, size) - _route_us(s, route, 1)
+            best_at = min(best_at, end_at)
     return best_at
 
 
-@hot
-def _first_due(s: State, model: int, at_us: int) -> int:
-    """The place of the first request behind the first one that has time until then; 0: no such."""
-    queued = s.models[model].queued
-    for place in range(1, queued):
-        if s.requests[at(s, model, place)].deadline_at >= at_us:
+@kernel
+def _first_due(s: State, model: int, at_us: int, now_us: int) -> int:
+    """The place of the first request behind the first one that has time until then; 0: no such. In
+    a crowd that is one which has time for a batch that is worth its slot, unless it never had."""
+    mine, worth_at, worth_us = s.models[model], at_us, 0
+    least = min(mine.least, mine.queued)
+    if mine.crowded and least > 1:
+        worth_at, worth_us = _idle_end_at(s, model, least, now_us), _batch_us(s, model, least)
+    for place in range(1, mine.queued):
+        request = s.requests[at(s, model, place)]
+        never = request.arrived_at + worth_us > request.deadline_at
+        if request.deadline_at >= (at_us if never else worth_at):
             return place
     return 0
 
@@ -372,12 +381,18 @@ def _batch_us(s: State, model: int, size: int) -> int:
     """What a batch of `size`, at most as planned, takes from its start, slack included."""
     least_us = NEVER_US
     for route in range(s.models[model].first_route, s.models[model].end_route):
-        batch = min(size, s.routes[route].batch_size)
-        total_us, first = slack_us(s, route, batch), s.routes[route].first_stage
-        for stage in range(first, first + s.routes[route].stages):
-            total_us += of_stage_us(s, stage, batch)
-        least_us = min(least_us, total_us)
+        least_us = min(least_us, _route_us(s, route, size))
     return least_us
+
+
+@kernel
+def _route_us(s: State, route: int, size: int) -> int:
+    """The same on one route."""
+    batch, first = min(size, s.routes[route].batch_size), s.routes[route].first_stage
+    total_us = slack_us(s, route, batch)
+    for stage in range(first, first + s.routes[route].stages):
+        total_us += of_stage_us(s, stage, batch)
+    return total_us
 
 
 @kernel
