@@ -23,6 +23,7 @@ from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, Handshake
 from headrace.serving.workers.remote.tls import calling
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
 from helpers.certificates import authority, signed
+from helpers.lengthy import with_lengthy
 from helpers.live_server import alive, serving, write_plan
 from helpers.onnx_models import saved, saved_beside
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
@@ -144,7 +145,7 @@ def play(
     return asyncio.run(asyncio.wait_for(scene(), WAIT_S))
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", with_lengthy([0, 1], lengthy=[1]))
 def test_an_agent_that_is_killed_comes_back_with_its_slots(tmp_path: Path, node: int) -> None:
     with agents(tmp_path, "n0", "n1") as nodes:
         one = nodes[node]

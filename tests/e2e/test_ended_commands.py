@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.lengthy import with_lengthy
 from helpers.live_server import PATIENCE_S, alive, family, write_plan
 from helpers.onnx_models import chain_model, saved
 from helpers.served import served_add_one
@@ -50,7 +51,10 @@ def ended(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     return code
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    with_lengthy([(signal.SIGTERM, 143), (signal.SIGKILL, -9)], lengthy=[(signal.SIGTERM, 143)]),
+)
 def test_a_rehearsal_leaves_no_server(tmp_path: Path, number: signal.Signals, code: int) -> None:
     plan = write_plan(served_add_one(tmp_path, slots=2), tmp_path)
     arguments = ["rehearse", str(plan), "--duration-s", "60", "--load-factor", "0.002"]

@@ -17,6 +17,7 @@ from headrace.serving.engine.live_migration import MigrationError, MigrationRepo
 from headrace.serving.engine.served_plan import ServedPlan, ServiceOptions
 from headrace.serving.workers import restart_delays
 from helpers.left_behind import children, descriptors, nothing_left_of
+from helpers.lengthy import with_lengthy
 from helpers.onnx_models import chain_model
 from helpers.served import UNHURRIED_US, WIDTH, Client, Served, plan_by_hand, rows_of, served_chain
 from helpers.waiting import LOOK_EVERY_S, until
@@ -229,7 +230,9 @@ def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
         asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
-@pytest.mark.parametrize("mended", [True, False], ids=["mended", "stopped"])
+@pytest.mark.parametrize(
+    "mended", with_lengthy([True, False], lengthy=[False]), ids=["mended", "stopped"]
+)
 def test_a_model_whose_only_slot_could_not_be_exchanged_is_refused_until_it_can(
     tmp_path: Path, spoiler: Spoiler, mended: bool
 ) -> None:

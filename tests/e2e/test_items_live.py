@@ -21,6 +21,7 @@ from headrace.domain.events import AnyEvent, Opened, Placed, Ran, SlotGained
 from headrace.domain.problem import ProfileRef
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Refusal
+from helpers.lengthy import with_lengthy
 from helpers.served_items import classes_of, pictures, send, served_items, whole_network
 from helpers.waiting import until
 
@@ -51,7 +52,7 @@ def changes_of_depth(events: list[AnyEvent]) -> int:
     return changes
 
 
-@pytest.mark.parametrize("item_batch", [1, 2])
+@pytest.mark.parametrize("item_batch", with_lengthy([1, 2], lengthy=[1]))
 def test_bursts_change_depths_and_every_item_is_answered_in_its_place(
     tmp_path: Path, item_batch: int
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_worker_that_dies_within_a_pipeline_costs_no_item(tmp_path: Path) -> N
     assert len(after[0].slots) == 1, "it goes on at the depth that is left"
 
 
+@pytest.mark.lengthy
 def test_a_killed_worker_is_back_also_when_the_cache_has_been_removed(tmp_path: Path) -> None:
     """Twice, so that what was put back is known too."""
     served = served_items(tmp_path)

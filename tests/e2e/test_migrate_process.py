@@ -80,6 +80,7 @@ def names(count: int) -> list[str]:
     return ["run.events", *(f"run.{number}.events" for number in range(2, count + 1))]
 
 
+@pytest.mark.lengthy
 def test_a_plan_that_claims_too_much_is_refused_and_the_old_one_stays(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_slot_whose_new_worker_cannot_load_comes_into_service_when_it_can(
     assert errors.count("out of service") == 1, errors
 
 
+@pytest.mark.lengthy
 def test_a_server_that_retries_a_worker_ends_on_sigterm_and_leaves_nothing(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_client_carries_the_state_of_a_recurrent_model_for_fifty_steps(
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.lengthy
 @pytest.mark.e2e
 def test_a_model_with_a_scalar_is_served(served: Ask, tmp_path: Path) -> None:
     saved(scaled_model(), tmp_path / "scaled.onnx")
@@ -115,6 +116,7 @@ def test_a_model_with_a_scalar_is_served(served: Ask, tmp_path: Path) -> None:
     np.testing.assert_array_equal(answer["y"], x * 3)
 
 
+@pytest.mark.lengthy
 @pytest.mark.e2e
 def test_a_model_with_its_weights_beside_it_is_served(served: Ask, tmp_path: Path) -> None:
     saved_beside(chain_model(layers=6, width=64), tmp_path / "large.onnx")

@@ -157,6 +157,7 @@ class SmallDisk:
             self._file.write(content)
 
 
+@pytest.mark.lengthy
 def test_a_disk_that_is_full_costs_the_models_that_found_no_room_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived, Ran
 from helpers.gateway import get, post, receive
+from helpers.lengthy import with_lengthy
 from helpers.live_server import (
     PATIENCE_S,
     LiveServer,
@@ -79,7 +80,9 @@ def shared_memory(processes: set[int]) -> set[str]:
     return {path for path in paths if path.startswith("/dev/shm/")}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", with_lengthy([signal.SIGTERM, signal.SIGINT], lengthy=[signal.SIGINT])
+)
 def test_a_signal_ends_it_cleanly_and_nothing_is_left(
     plan: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
@@ -160,6 +163,7 @@ def test_where_descriptors_are_few_a_strangers_connections_shut_nobody_out(
     assert errors.count("the server may have no more than 256 files open") == 1, errors
 
 
+@pytest.mark.lengthy
 def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
     plan: Path, environment: dict[str, str]
 ) -> None:
@@ -237,6 +241,7 @@ def test_every_request_is_answered_when_a_worker_is_killed(
             connection.close()
 
 
+@pytest.mark.lengthy
 def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, str]) -> None:
     slow = served_chain(tmp_path, pools=(1,), stage_us=200_000_000, slo_us=900_000_000)
     plan = write_plan(slow, tmp_path)
@@ -254,6 +259,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, st
         assert alive(family) == set()
 
 
+@pytest.mark.lengthy
 def test_without_standard_streams_servers_end_and_loads_are_reported_as_ever(
     plan: Path, environment: dict[str, str]
 ) -> None:
@@ -273,6 +279,7 @@ def test_without_standard_streams_servers_end_and_loads_are_reported_as_ever(
     assert msgspec.json.decode(loaded.stdout)["models"]
 
 
+@pytest.mark.lengthy
 def test_the_event_log_is_whole_after_a_clean_end(
     plan: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def asked(url: str, feeds: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pad", [(), ("--pad", "encoder")])
+@pytest.mark.parametrize("pad", [pytest.param((), marks=pytest.mark.lengthy), ("--pad", "encoder")])
 def test_texts_of_any_length_get_the_models_own_answers(folder: Path, pad: tuple[str, ...]) -> None:
     model = onnxruntime.InferenceSession(folder / "encoder.onnx")
     with child_server(folder / "plan.json", "--no-auth", *pad) as server:

@@ -6,6 +6,8 @@ of items, and all rules.
 
 from collections import Counter
 
+import pytest
+
 from headrace.domain.events import Answered, Dropped, Placed, SlotLost
 from headrace.simulation.driver import exact_durations
 from helpers.four_ways import digest
@@ -47,6 +49,7 @@ def test_simulator_dispatcher_and_live_driver_give_the_same_events() -> None:
     assert kinds["shrunk"] > 200
 
 
+@pytest.mark.lengthy
 def test_plain_python_gives_the_events_of_compiled_code() -> None:
     expected = {
         f"items-{seed}": digest(by_items_dispatcher(*malleable_trace(seed)))

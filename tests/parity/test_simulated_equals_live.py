@@ -33,6 +33,7 @@ from headrace.simulation.driver import Durations, JitteredDurations, table_of_lo
 from headrace.simulation.session import replay_items
 from helpers.fake_workers import load_of
 from helpers.four_ways import random_fault
+from helpers.lengthy import with_lengthy
 from helpers.provisioned import provisioned_trace
 from helpers.sim import Sim
 from helpers.topologies import random_requests, random_topology
@@ -230,7 +231,7 @@ def test_models_come_and_go_alike_in_both_worlds(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("with_faults", [False, True])
+@pytest.mark.parametrize("with_faults", with_lengthy([False, True], lengthy=[False]))
 def test_the_same_trace_gives_the_same_events_in_both_worlds(
     policy: str, with_faults: bool
 ) -> None:

@@ -16,6 +16,7 @@ from headrace.simulation.apps.migration import AppMigrationRun, Planned, simulat
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import Arrival
 from helpers.apps import make_app_problem
+from helpers.lengthy import with_lengthy
 
 SECOND_US = 1_000_000
 
@@ -65,7 +66,9 @@ def assert_all_ended_once(run: AppMigrationRun, requests: int) -> None:
 
 @pytest.mark.parametrize("how", ["drain", "flush"])
 @pytest.mark.parametrize("policy", [None, "reservation"])
-@pytest.mark.parametrize("rps", [40.0, 150.0], ids=["in its rate", "overloaded"])
+@pytest.mark.parametrize(
+    "rps", with_lengthy([40.0, 150.0], lengthy=[40.0]), ids=["in its rate", "overloaded"]
+)
 def test_every_call_and_request_ends_once_across_a_change_of_plans(
     lenient: Planned, strict: Planned, how: How, policy: str | None, rps: float
 ) -> None:

@@ -33,12 +33,13 @@ from helpers.apps import (
     random_case,
     random_module,
 )
+from helpers.lengthy import with_lengthy
 
 GRAPHS = [((),), ((), (0,)), ((), (0,), (0,)), DIAMOND, CROSSED, ((), (0,), (1,))]
 
 
 @pytest.mark.parametrize("form", get_args(Form))
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", with_lengthy(range(150), lengthy=range(50, 150)))
 def test_a_modules_front_is_what_brute_force_finds(seed: int, form: Form) -> None:
     rng = random.Random(seed)
     module, budget_us = random_module(rng), rng.randint(20, 600) * 1000
@@ -58,7 +59,7 @@ def test_a_modules_front_is_what_brute_force_finds(seed: int, form: Form) -> Non
         assert schedule.cost == pytest.approx(front.cost[point])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", with_lengthy(range(60), lengthy=range(20, 60)))
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: decompose(graph).kind)
 def test_least_cost_is_what_brute_force_finds(
     seed: int, graph: tuple[tuple[int, ...], ...]

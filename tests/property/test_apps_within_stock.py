@@ -20,6 +20,7 @@ from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import cheapest_within
 from headrace.planning.common.deadline import Deadline
 from helpers.apps import CROSSED, DIAMOND
+from helpers.lengthy import with_lengthy
 from helpers.problems import HANG_S
 
 COMBINATIONS_MAX = 150_000
@@ -183,7 +184,7 @@ def cheapest_by_trying(small: Small) -> float | None:
     return next((cost for cost, slots in plans if fits(slots, small.cluster)), None)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", with_lengthy(range(80), lengthy=range(25, 80)))
 @pytest.mark.parametrize(
     "graphs",
     [(ONE,), (CHAIN,), (FORK,), (ONE, ONE), (CHAIN, ONE), (ONE, ONE, ONE), (DIAMOND,), (CROSSED,)],
@@ -230,7 +231,7 @@ def test_a_search_that_ends_early_claims_no_more_than_is_true(seed: int) -> None
 
 
 @pytest.mark.parametrize("nodes_max", [2, 5, 15])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", with_lengthy(range(60), lengthy=range(20, 60)))
 def test_walks_that_are_cut_short_claim_no_more_than_is_true(
     seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ def test_out_of_time_the_bound_is_that_of_the_relaxation() -> None:
     assert hurried.objective <= best.objective
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", with_lengthy(range(3), lengthy=[0, 1]))
 def test_a_hundred_thousand_devices_are_planned_next_to_the_bound(seed: int) -> None:
     devices = {"a": 25_000, "b": 75_000}
     task, profiles = make_task(seed, models=3, devices=devices, shares=QUARTERS, blocks=6)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.dispatch.policies import POLICIES
@@ -22,6 +22,7 @@ loads = st.sampled_from([0.3, 0.9, 2.0])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60)
 @given(seed=seeds, load=loads, jitter=st.booleans())
 def test_each_request_ends_once_and_nothing_is_used_twice(
     policy: str, seed: int, load: float, jitter: bool
@@ -36,6 +37,7 @@ def test_each_request_ends_once_and_nothing_is_used_twice(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60)
 @given(seed=seeds, load=loads)
 def test_faults_lose_no_request(policy: str, seed: int, load: float) -> None:
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.start_times import Start
+from helpers.lengthy import with_lengthy
 from helpers.malleable import depth_route, malleable_trace
 from helpers.malleable import depths_topology as depths_of
 from helpers.provisioned import assert_memory_is_kept, provisioned_topology
@@ -64,7 +65,9 @@ def random_arrivals(
 
 
 @pytest.mark.parametrize("kinds", CHANGES, ids="-to-".join)
-@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+@pytest.mark.parametrize(
+    "with_faults", with_lengthy([False, True], lengthy=[False]), ids=["sound", "faulty"]
+)
 def test_nothing_is_lost_and_the_new_plan_begins_when_the_old_one_has_answered(
     kinds: tuple[str, str], with_faults: bool
 ) -> None:

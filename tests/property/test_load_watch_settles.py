@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.serving.changes.load_watch import PERIODS, LoadWatch, shares_of
+from helpers.lengthy import with_lengthy
 
 DAY = 1_728
 """Periods of 50 s, as in `--replan-after-s 300`."""
@@ -32,7 +33,7 @@ def replans(rates_rps: Loads, chosen: Loads, fraction: float, seed: int) -> list
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", with_lengthy(SEEDS, lengthy=SEEDS[1:]))
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_the_load_that_a_plan_was_made_for_asks_for_no_other(fraction: float, seed: int) -> None:
     for rare_rps in RARE_RPS[1:]:

@@ -16,6 +16,7 @@ from headrace.metrics import UNFINISHED, outcomes
 from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
 from headrace.simulation.offered.arrivals import Arrival
+from helpers.lengthy import with_lengthy
 from helpers.topologies import (
     assert_each_request_ended_once,
     assert_exclusive,
@@ -89,7 +90,9 @@ def random_arrivals(
 
 @pytest.mark.parametrize("how", ["drain", "flush"])
 @pytest.mark.parametrize("policy", ["reservation", "reactive", "batch-aware"])
-@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+@pytest.mark.parametrize(
+    "with_faults", with_lengthy([False, True], lengthy=[False]), ids=["sound", "faulty"]
+)
 def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults: bool) -> None:
     answered = 0
     for seed in SEEDS:
@@ -113,7 +116,9 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
 
 @pytest.mark.parametrize("how", ["drain", "flush"])
 @pytest.mark.parametrize("policy", ["reservation", "duty-cycle"])
-@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+@pytest.mark.parametrize(
+    "with_faults", with_lengthy([False, True], lengthy=[False]), ids=["sound", "faulty"]
+)
 def test_nothing_is_lost_between_plans_that_share_slots_and_devices(
     how: How, policy: str, with_faults: bool
 ) -> None:

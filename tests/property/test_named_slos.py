@@ -71,6 +71,7 @@ def test_the_slo_that_is_named_is_enough_and_less_is_not(planner: str, data: st.
     assert_enough_and_no_less_is(data.draw(problems(planner)))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("shares", [(Fraction(1),), (Fraction(1), Fraction(1, 2))])
 def test_it_counts_stages_that_have_to_share_the_one_device_that_suits_them(
     shares: tuple[Fraction, ...],

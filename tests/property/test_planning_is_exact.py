@@ -142,7 +142,7 @@ def assert_optimal(problem: Problem) -> None:
 
 
 @given(problem=tiny_problems())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_one_model_gets_the_most_throughput_there_is(problem: Problem) -> None:
     assert_optimal(problem)
 
@@ -181,7 +181,7 @@ def test_two_rates_are_carried_at_the_least_cost_there_is(problem: Problem, part
 
 
 @given(problem=tiny_problems(models=2), part=st.floats(0.2, 1.0))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_a_rate_is_kept_while_throughput_is_maximised(problem: Problem, part: float) -> None:
     problem = replace(problem, options=replace(problem.options, objective="throughput"))
     alone = BruteForce(replace(problem, demands=problem.demands[:1])).best()
@@ -193,7 +193,7 @@ def test_a_rate_is_kept_while_throughput_is_maximised(problem: Problem, part: fl
     problem=problems_short_of_memory(),
     objective=st.sampled_from(["throughput", "max-min", "least-cost"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_memory_is_filled_as_well_as_it_can_be(problem: Problem, objective: Objective) -> None:
     if objective == "least-cost":
         rates = replace(problem, options=replace(problem.options, objective="max-min"))

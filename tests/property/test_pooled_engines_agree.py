@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("pooled-engines")
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
-SEEDS = with_lengthy(range(20), lengthy=[2, 4, 5, 8])
+SEEDS = with_lengthy(range(20), lengthy=[2, 4, 5, 8, *range(12, 20)])
 """Of some problems HiGHS takes seconds."""
 
 

@@ -27,6 +27,7 @@ from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.raising import raised
 from headrace.planning.shares.rounding import Trial
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_problem, make_profile, whole_model_us
 from helpers.shared import loudest_alone, make_interference, with_utilisation
 
@@ -298,7 +299,7 @@ def priced(problem: Problem) -> tuple[Pricing, Goal, Prices | None]:
 
 
 @pytest.mark.parametrize("objective", ["least-cost", "max-min"])
-@pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize("types", with_lengthy([1, 2], lengthy=[2]))
 def test_a_raised_bound_excludes_no_plan_that_trying_everything_finds(
     objective: Objective, types: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +341,7 @@ def enlarged(problem: Problem, times: int) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, nodes=nodes), demands=demands)
 
 
-@pytest.mark.parametrize("objective", ["least-cost", "max-min"])
+@pytest.mark.parametrize("objective", with_lengthy(["least-cost", "max-min"], lengthy=["max-min"]))
 def test_plans_for_many_devices_are_whole_and_close_to_the_bound(objective: Objective) -> None:
     wasted = []
     for seed in range(4):

@@ -10,6 +10,7 @@ from headrace.serving.changes.load_watch import PERIODS
 from headrace.serving.changes.plan_watch import Loads, ReplanRule, planned_loads, watch_of
 from headrace.serving.changes.rate_estimate import RateEstimate
 from headrace.serving.changes.size_loads import Sizes, planned_sizes, whole_loads
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_problem, make_profile
 from helpers.sized import sized_profile
 
@@ -61,7 +62,7 @@ def replans(rates_rps: Rates, chosen: Rates, fraction: float, seed: int) -> list
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", with_lengthy(SEEDS, lengthy=SEEDS[1:]))
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("rare_rps", [0.0, 0.001, 0.05, 1.0])
 def test_the_sizes_that_a_plan_was_made_for_ask_for_no_other(

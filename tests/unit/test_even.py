@@ -160,6 +160,7 @@ def test_what_is_said_to_be_carried_is(problem: Problem, monkeypatch: pytest.Mon
 SMALL = {"one": {"a": 3, "b": 3}}
 
 
+@pytest.mark.lengthy
 def test_jobs_make_the_same_choice_by_the_same_trials(problem: Problem) -> None:
     small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
 

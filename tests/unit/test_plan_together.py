@@ -23,6 +23,7 @@ from headrace.planning.together.steps import Costs
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_profile, unhurried
 from helpers.together import SHARES, cluster_of, together_problem, write_together
 
@@ -163,7 +164,7 @@ def with_rates(problem: Problem, times: float) -> Problem:
     )
 
 
-@pytest.mark.parametrize("times", [20.0, 4_000.0])
+@pytest.mark.parametrize("times", with_lengthy([20.0, 4_000.0], lengthy=[20.0]))
 @pytest.mark.parametrize("beside", [True, False], ids=["app", "models"])
 def test_of_rates_that_are_too_high_a_part_is_named_that_is_then_planned(
     problem: Problem, times: float, beside: bool

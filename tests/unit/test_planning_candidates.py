@@ -132,6 +132,7 @@ def test_patterns_heed_memory() -> None:
     assert set(patterns) == {(1, 1), (0, 2)}
 
 
+@pytest.mark.lengthy
 def test_shares_that_combine_in_too_many_ways_are_refused() -> None:
     with pytest.raises(DocumentError, match="coarser shares"):
         maximal_patterns([Fraction(i, 60) for i in range(1, 61)], device="a")

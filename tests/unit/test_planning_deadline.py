@@ -13,6 +13,7 @@ from headrace.planning.common.models import model_of
 from headrace.planning.pooled.relaxation import relax
 from headrace.planning.pooled.search import search
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
 
 ODD = (Fraction(2, 3), Fraction(1, 3), Fraction(1))
@@ -79,7 +80,9 @@ def test_a_relaxation_without_time_is_not_taken_for_an_infeasible_one() -> None:
         relax(asked, time_limit_s=0.0)
 
 
-@pytest.mark.parametrize("goal", ["max-min", "throughput", "least-cost"])
+@pytest.mark.parametrize(
+    "goal", with_lengthy(["max-min", "throughput", "least-cost"], lengthy=["throughput"])
+)
 def test_a_large_cluster_is_bounded_and_repaired_whatever_the_objective(goal: Objective) -> None:
     problem = problem_of(2_000, goal=goal)
 

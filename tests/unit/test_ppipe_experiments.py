@@ -26,6 +26,7 @@ from benchmarks.ppipe.systems import (
 
 from headrace.catalog.ppipe.rule import evaluate
 from helpers.artifact_plans import make_hardware, make_reference
+from helpers.lengthy import with_lengthy
 
 WHOLE, HALF = Fraction(1), Fraction(1, 2)
 FCN = "fcn-d6_r101-d16_4xb2-40k_cityscapes-512x1024"
@@ -130,7 +131,12 @@ def test_a_trace_is_drawn_from_at_the_rate(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("system", ["np", "ppipe", "reactive-fair", "ours-reactive", "ours"])
+@pytest.mark.parametrize(
+    "system",
+    with_lengthy(
+        ["np", "ppipe", "reactive-fair", "ours-reactive", "ours"], lengthy=["np", "ours-reactive"]
+    ),
+)
 def test_a_tenth_of_the_planned_load_is_served(case: Case, system: str) -> None:
     load = Load(seconds=1.0)
     run = runner(case, system, load)

@@ -33,6 +33,7 @@ def test_no_other_grouping_is_more_equal(times: list[int], count: int) -> None:
     assert squares(list(times), ends) == pytest.approx(best)
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.floats(0.5, 1.5), min_size=100, max_size=300), st.integers(2, 12))
 def test_the_longest_of_many_segments_bounds_how_unequal_blocks_are(
     times: list[float], count: int

@@ -13,6 +13,7 @@ from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.verify import verify
 from helpers.layers import with_layers
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_profile, profile_ref
 
 EIGHT = {"g": 8}
@@ -130,7 +131,7 @@ def test_devices_of_several_types_are_not_counted() -> None:
 
 @pytest.mark.parametrize("objective", ["max-min", "throughput"])
 @pytest.mark.parametrize("count", [4, 6])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", with_lengthy(range(3), lengthy=[1, 2]))
 def test_a_further_type_gives_no_less_and_the_order_of_types_and_models_says_nothing(
     seed: int, count: int, objective: Objective
 ) -> None:

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from headrace.domain.events import Ran
+from helpers.lengthy import with_lengthy
 from helpers.sim import Sim, request
 from helpers.topologies import make_route, make_stage, make_topology
 
 
-@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("utilisation", with_lengthy([0.3, 0.6, 0.8], lengthy=[0.3, 0.6]))
 @pytest.mark.parametrize("policy", ["reservation", "reactive"])
 def test_waiting_on_one_slot_is_that_of_an_m_d_1_queue(policy: str, utilisation: float) -> None:
     service_us, count = 10_000, 40_000

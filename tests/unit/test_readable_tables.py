@@ -30,6 +30,7 @@ from headrace.reporting.verdict import verdict_table, violations_table
 from headrace.simulation.trials import Choice, Trial
 from headrace.verify import verify
 from helpers.apps import make_app_problem
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 from helpers.verified_plans import SHAPES
 
@@ -132,7 +133,7 @@ TABLES: dict[str, Callable[[], RenderableType]] = {
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", with_lengthy([40, 80, 200], lengthy=[200]))
 @pytest.mark.parametrize("name", TABLES)
 def test_no_word_is_cut_at_any_width(name: str, width: int, terminal: bool) -> None:
     shown = TABLES[name]()

@@ -110,6 +110,7 @@ def test_a_load_that_no_plan_fits_is_told_of_once_and_the_plan_stays(
     assert "try" in told
 
 
+@pytest.mark.lengthy
 def test_a_load_that_eases_is_planned_for_though_more_was_refused(
     tmp_path: Path, errors: Callable[[], list[str]]
 ) -> None:

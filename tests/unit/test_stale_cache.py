@@ -38,6 +38,7 @@ def doubled_by(folder: Path, name: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.lengthy
 def test_a_class_that_got_another_name_leaves_its_callers_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     assert doubled_by(tmp_path, "Tables") == "42"
@@ -71,6 +72,7 @@ print(sums.total(numbers), sums.knows_python())
 COMPILES = USES + "print(sums.doubled(numbers).tolist(), sums.knows_python())"
 
 
+@pytest.mark.lengthy
 def test_what_is_kept_is_loaded_without_the_compiler_and_anything_else_is_compiled_still(
     tmp_path: Path,
 ) -> None:
@@ -195,6 +197,7 @@ def by_another_file(number):
 """
 
 
+@pytest.mark.lengthy
 def test_a_constant_or_a_function_of_another_file_is_the_new_one_when_that_file_changes(
     tmp_path: Path,
 ) -> None:

@@ -14,6 +14,7 @@ from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.planner import workload
 from headrace.planning.shares.tenants import in_proportion
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
 from helpers.shared import of_cores
 
@@ -119,7 +120,7 @@ def asked_in_batches(seed: int, slo_us: int) -> Problem:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", with_lengthy(range(3), lengthy=[1, 2]))
 @pytest.mark.parametrize("slo_us", [60_000, 120_000])
 def test_more_models_share_a_part_in_proportion(
     seed: int, slo_us: int, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def for_poisson(problem: Problem) -> Plan:
     return plan_for_arrivals(problem, "poisson").plan
 
 
+@pytest.mark.lengthy
 def test_an_slo_named_for_poisson_arrivals_leaves_room_for_them() -> None:
     problem = make_chain_problem(slo_ms=20, gpus=12, rate_rps=60, calls=(2.5, 2.5))
     said = refused(lambda: for_poisson(problem))
