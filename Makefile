@@ -45,10 +45,16 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 
+# pip would go through hundreds of older packages first. What holds models for the demo and its own
+# code says that it is not for Python 3.13 and newer; both work there.
+CHECK_PYTHON := import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit( \
+	f"needs Python 3.11 or newer, $(PYTHON) is {v}: for example, make demo PYTHON=python3.12")
+
 $(STAMP): pyproject.toml
+	@$(PYTHON) -c '$(CHECK_PYTHON)'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e '.[dev,demo,ocr]'
-	$(INSTALL) --no-deps rapidocr-onnxruntime==1.4.4
+	$(INSTALL) --no-deps --ignore-requires-python rapidocr-onnxruntime==1.4.4
 	touch $@
 
 $(VENV)/.installed-extras: $(STAMP)
