@@ -157,6 +157,7 @@ def test_a_session_that_fails_costs_no_other_its_watch(
         [session] = agent.sessions()
         failing: Any = Failing()
         agent._sessions.insert(0, failing)
+        await until(lambda: "a session is not watched for a moment" in caplog.text)
         session.detach("its gateway is gone")
         await until(lambda: session.closed)
         assert failing in agent.sessions()
@@ -164,7 +165,6 @@ def test_a_session_that_fails_costs_no_other_its_watch(
 
     with caplog.at_level(logging.ERROR):
         play(scene, tmp_path)
-    assert "a session is not watched for a moment" in caplog.text
 
 
 def test_a_gateway_whose_session_cannot_be_made_is_told_at_once(
