@@ -2,7 +2,7 @@
 
 import asyncio
 import selectors
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from selectors import SelectorKey
 from typing import Any
 
@@ -60,3 +60,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def run_until_idle(self) -> None:
         """Run until no timer is left."""
         self.run_forever()
+
+
+def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+    try:
+        loop.run_until_complete(test())
+    finally:
+        loop.close()

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +15,7 @@ from headrace.serving.engine.inference import AppAnswer, ServedModel
 from headrace.serving.front.http_messages import Response
 from headrace.serving.front.v2_apps import AppCodec
 from helpers.served_app import FakeModules, Served
-from helpers.virtual_loop import VirtualTimeLoop
+from helpers.virtual_loop import on_virtual_time
 
 first = module("first")
 X, Y = tensor("x", "bfloat16", (2,)), tensor("y", "bfloat16", (2,))
@@ -26,14 +25,6 @@ BITS = np.array([1.5, -2.0], ml_dtypes.bfloat16)
 @app(name="app", inputs=[X], outputs=[Y])
 async def through(x: NDArray[Any]) -> dict[str, Any]:
     return {"y": await first(x)}
-
-
-def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    loop = VirtualTimeLoop()
-    try:
-        loop.run_until_complete(test())
-    finally:
-        loop.close()
 
 
 def test_bfloat16_goes_through_an_app_and_its_modules() -> None:

@@ -20,7 +20,7 @@ from headrace.serving.engine.inference import AppAnswer, Refusal
 from headrace.serving.workers.frames import FrameError
 from helpers import served_app
 from helpers.served_app import SLO_US, Served
-from helpers.virtual_loop import VirtualTimeLoop
+from helpers.virtual_loop import on_virtual_time
 
 first, second = module("first"), module("second")
 X = [tensor("x", "float32", (2,))]
@@ -81,13 +81,8 @@ started: list[asyncio.Task[None]] = []
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """On virtual time."""
-    loop = VirtualTimeLoop()
     started.clear()
-    try:
-        loop.run_until_complete(test())
-    finally:
-        loop.close()
+    on_virtual_time(test)
 
 
 @pytest.mark.parametrize(

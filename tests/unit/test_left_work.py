@@ -17,7 +17,7 @@ from headrace.serving.apps.threads import LEFT_US, AsideThreads
 from headrace.serving.engine.inference import Refusal
 from helpers.live_server import PATIENCE_S
 from helpers.served_app import SLO_US, Served
-from helpers.virtual_loop import VirtualTimeLoop
+from helpers.virtual_loop import on_virtual_time
 
 X = [tensor("x", "float32", (2,))]
 
@@ -101,11 +101,7 @@ def test_a_request_that_ends_at_its_deadline_leaves_its_work() -> None:
         assert left.all_us == served.engine.now_us() - SLO_US
         held.let_go.set()
 
-    loop = VirtualTimeLoop()
-    try:
-        loop.run_until_complete(test())
-    finally:
-        loop.close()
+    on_virtual_time(test)
 
 
 def test_work_left_is_told_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
