@@ -23,6 +23,7 @@ from headrace.domain.errors import (
     PlanError,
 )
 from headrace.planning import PLANNERS
+from helpers.commands import Run, runner
 
 COMMANDS = (
     "profile",
@@ -38,22 +39,10 @@ COMMANDS = (
     "import",
 )
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the program in this process; returns exit code, standard output, standard error."""
-
-    def runner(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 def failing(error: BaseException) -> Callable[[], NoReturn]:

@@ -1,8 +1,6 @@
 """`headrace simulate --migrate` and `headrace migrate`, as a user meets them."""
 
 import re
-import sys
-from collections.abc import Callable
 from io import BufferedIOBase
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
@@ -11,34 +9,22 @@ from threading import Thread
 import msgspec
 import pytest
 
-from headrace import cli
 from headrace.catalog.event_log import read_event_log
 from headrace.metrics import Report
 from helpers.apps import write_app_plan
+from helpers.commands import Run, runner
 from helpers.live_server import write_plan
 from helpers.served import plan_by_hand, served_chain
 from helpers.served_provisioned import provisioned
 from helpers.together import write_together
-
-Run = Callable[..., tuple[int, str, str]]
 
 SLO_US, STAGE_US = 100_000, 10_000
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the program in this process; returns exit code, standard output, standard error."""
     monkeypatch.setenv("COLUMNS", "200")
-
-    def runner(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

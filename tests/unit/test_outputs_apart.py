@@ -1,24 +1,20 @@
 """No command writes over what it reads: a slip of the pen must not cost a model or a plan."""
 
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter, check_event_log
 from headrace.catalog.whole_file import check_distinct, check_writable
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.problem import ProfileRef
+from helpers.commands import Run, runner
 from helpers.onnx_models import add_one_model, saved
 from helpers.served import plan_by_hand, profile_by_hand
-
-Run = Callable[..., tuple[int, str]]
 
 COMMANDS = {
     "profile": ["profile", "m.onnx", "-o", "m.onnx"],
@@ -58,15 +54,7 @@ models: [{profile: p.json, slo_ms: 1000}]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the program in this process; returns exit code and standard error."""
-
-    def runner(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), capsys.readouterr().err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -86,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_command_reads_is_not_what_it_writes(run: Run, folder: Path, command: str) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir()}
 
-    code, said = run(*COMMANDS[command])
+    code, _, said = run(*COMMANDS[command])
 
     assert (code, "would be replaced by what is made of it" in said) == (2, True), said
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
@@ -121,7 +109,7 @@ def test_nor_is_what_stands_behind_what_it_reads(run: Run, folder: Path, command
     files = [path for path in folder.rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
 
-    code, said = run(*BEHIND[command])
+    code, _, said = run(*BEHIND[command])
 
     assert (code, "would be replaced by what is made of it" in said) == (2, True), said
     assert {path: path.read_bytes() for path in files} == before
@@ -142,7 +130,7 @@ def test_of_two_results_none_replaces_the_other(run: Run, folder: Path, command:
     (folder / "old.json").write_text("of before")
     (folder / "link.json").symlink_to("old.json")
 
-    code, said = run(*TWICE[command])
+    code, _, said = run(*TWICE[command])
 
     assert (code, "is to hold two results; name another file for one" in said) == (2, True), said
     assert not (folder / "new.json").exists()

@@ -2,23 +2,19 @@
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from headrace import cli
 from headrace.catalog.documents import read_plan, write_document
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.domain.plan import Plan
 from headrace.planning import solve
 from headrace.verify import verify
+from helpers.commands import Run, runner
 from helpers.problems import make_profile
 from helpers.shared import SPLIT_SHARES, make_interference, shared_problem, with_utilisation
-
-Run = Callable[..., tuple[int, str, str]]
 
 PROBLEM = """
 schema: headrace.problem/1
@@ -55,16 +51,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """Run the program in the folder; returns exit code, standard output, standard error."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(folder)
-
-    def runner(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 def edited(folder: Path, old: str, new: str) -> None:

@@ -2,14 +2,11 @@
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from headrace import cli
 from headrace.catalog.documents import read_plan, read_problem
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.commands.offer import offers_of
@@ -23,11 +20,10 @@ from headrace.planning.together.steps import Costs
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
+from helpers.commands import Run, runner
 from helpers.lengthy import with_lengthy
 from helpers.problems import make_profile, unhurried
 from helpers.together import SHARES, cluster_of, together_problem, write_together
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -36,16 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     write_together(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
-
-    def runner(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        captured = capsys.readouterr()
-        code = exited.value.code
-        return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -14,7 +13,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter, read_header
 from headrace.commands.kept_rehearsal import kept_rehearsal, rehearsal_paths
@@ -33,6 +31,7 @@ from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_st
 from headrace.reporting.rehearsed_problem import rehearsed_profiles
 from headrace.simulation.offered.arrivals import uniform
 from headrace.simulation.session import simulate
+from helpers.commands import Run, runner
 from helpers.locks import others_wait
 from helpers.one_answer import run_of_one
 from helpers.problems import make_plan, make_problem, make_profile
@@ -127,20 +126,9 @@ def test_answers_that_come_late_though_the_stages_are_quick_contradict_the_plan_
     assert "needs  95 % at 30 requests/s\n  has    40 %" in found
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def runner(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return runner
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture
