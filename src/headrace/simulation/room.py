@@ -11,16 +11,18 @@ More of either never makes a plan cheaper, as far as a planner is exact, so pair
 they are reached: from a plan that does not attain on to the next larger head-room and the next
 larger margin. Among plans that cost the same, those first whose predecessor attained most.
 
-A plan attains where the worst of SESSIONS sessions with arrivals of their own does, with RESERVE of
-the misses that are allowed to spare: other arrivals than the simulated ones may be worse. Models on
-one device slow each other in simulation as the plan's interference document says.
+A plan attains where the worst of SESSIONS sessions does (`worst_session`). Models on one device
+slow each other in simulation as the plan's interference document says.
+
+For apps `apps.headroom` looks otherwise: their plans take milliseconds, so it makes all of them
+first. Here one may take seconds, so that those that cost too much are best never made.
 
 Cost: at most TRIALS_MAX plans; a session has about REQUESTS_PER_MODEL requests of the rarest model.
 """
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -32,19 +34,15 @@ from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.common.headroom import rates_text
 from headrace.simulation.trials import POLICY, Choice, Trial, Workload, chosen
+from headrace.simulation.worst_session import with_reserve, worst_of
 
 HEADROOMS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 MARGINS = (0.0, 0.02, *(percent / 100 for percent in range(5, 65, 5)))
 TRIALS_MAX = 120
 
 SESSIONS = 3
-SEEDS_APART = 1_000
-RESERVE = 0.3
-"""Of the misses that are allowed."""
 FIRST_LOOK = 8
-"""A session so many times shorter tells which plans are not worth whole ones."""
-HOPELESS = 3
-"""Times as many misses as allowed, in the shorter session."""
+"""How many times shorter the session is that tells which plans are not worth whole ones."""
 FACTORS_TRIED = 6
 STEP_DOWN = 0.95
 """From one multiple of the rates to the next, where a refusal looks for one that is kept."""
@@ -71,7 +69,7 @@ def cheapest_that_attains(
     Raises:
         InfeasibleError: there is no plan for these rates, or none that attains.
     """
-    wanted = 1 - (1 - attainment) * (1 - RESERVE)
+    wanted = with_reserve(attainment)
     trials = _search(problem, wanted, seed, on_progress)
     if trials[-1].attainment >= wanted:
         return _chosen(problem, trials, attainment, seed)
@@ -168,16 +166,14 @@ def _runs_alike(one: Plan, other: Plan) -> bool:
 
 
 def _worst_attained(workload: Workload, wanted: float, seed: int) -> float:
-    """Of all sessions; they end with the first that attains less than is wanted."""
-    first = workload.attainment(1.0, seed, shorter=FIRST_LOOK)
-    if 1 - first > HOPELESS * (1 - wanted):
-        return first
-    reached = 1.0
-    for session in range(SESSIONS):
-        reached = min(reached, workload.attainment(1.0, seed + SEEDS_APART * session))
-        if reached < wanted:
-            break
-    return reached
+    """Of the model that attains least."""
+    planned = dict.fromkeys(workload.rates_rps, 1.0)
+
+    def session(seed: int, shorter: int) -> Mapping[str, float]:
+        return workload.attainments(planned, seed, shorter=shorter)
+
+    shares = worst_of(session, seed, wanted, sessions=SESSIONS, first_look=FIRST_LOOK)
+    return min(shares.values(), default=1.0)
 
 
 def _chosen(problem: Problem, trials: Sequence[Trial], attainment: float, seed: int) -> Choice:

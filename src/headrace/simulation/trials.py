@@ -115,22 +115,23 @@ class Workload:
             beside=beside_of(plan, profiles, plan.interference) if plan.interference else None,
         )
 
-    def attainment(self, factor: float, seed: int, *, shorter: int = 1) -> float:
+    def attainment(self, factor: float, seed: int) -> float:
         """At `factor` times the planned rates; of the model that attains least.
 
         The arrivals of one seed are the same pattern at every factor, so that loads compare.
-
-        Args:
-            shorter: only the first of so many parts of the session.
         """
         factors = dict.fromkeys(self.rates_rps, factor)
-        return min(self.attainments(factors, seed, shorter=shorter).values(), default=1.0)
+        return min(self.attainments(factors, seed).values(), default=1.0)
 
     def attainments(
         self, factors: Mapping[str, float], seed: int, *, shorter: int = 1
     ) -> dict[str, float]:
         """Of every model at its factor times its rate; 1 of one that nobody asked. Of several sizes
-        of one model, that of the size that attains least."""
+        of one model, that of the size that attains least.
+
+        Args:
+            shorter: only the first of so many parts of the session.
+        """
         rates = {name: rate * factors[name] for name, rate in self.rates_rps.items()}
         sent = by_size(rates, self.mixes)
         offered = _poisson(self.topology, sent, self.duration_s / shorter, seed)

@@ -1,7 +1,7 @@
 """Plans of apps for arrivals that are not uniform (decision 0017)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -16,11 +16,11 @@ from headrace.simulation.apps.headroom import (
     ROOMS,
     SEED,
     Headroom,
-    with_reserve,
     worst_attainments,
 )
 from headrace.simulation.apps.room_per_app import Room, cheapest_with_room
 from headrace.simulation.apps.what_would_do import Trial, late_text
+from headrace.simulation.worst_session import with_reserve
 
 TRIED = (
     Room(0.0, 0.0),
@@ -157,6 +157,6 @@ class _Tried:
             on_progress=self._on_progress,
         )
 
-    def _shares(self, plan: Plan) -> dict[str, float]:
+    def _shares(self, plan: Plan) -> Mapping[str, float]:
         wanted = with_reserve(self._attainment)
         return worst_attainments(plan, self._problem.profiles, self._arrivals, SEED, wanted)

@@ -8,11 +8,11 @@ and the plans are simulated from the cheapest on until one attains: no cheaper p
 Where time is limited, planning and simulating take turns: pairs with little room are planned first,
 for at most PLANNING_PART of the time that is left, then what there is is simulated, and so on.
 
-A plan attains where the worst of SESSIONS sessions with arrivals of their own misses at most
-(1 - RESERVE) of what may miss: the reserve is for arrivals that were not simulated. A session a
-FIRST_LOOK-th as long goes first; with more than three times as many misses as allowed the whole
-sessions are not worth their time. Cost: at most 55 plans, each with up to 1 + SESSIONS sessions of
-about REQUESTS requests.
+A plan attains where the worst of SESSIONS sessions does (`simulation.worst_session`). Cost: at most
+55 plans, each with up to 1 + SESSIONS sessions of about REQUESTS requests.
+
+Models that are no apps have a search of their own (`simulation.room`): their plans may take seconds
+each, so it makes only those that are reached from a plan that does not attain.
 
 Modules that take turns on shared slots depend on each other. Such plans are simulated as whole
 apps, call by call, some fifty times slower; so their sessions have REQUESTS_TOGETHER requests.
@@ -41,6 +41,7 @@ from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.apps.worst_cases import bounded_by
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
 from headrace.simulation.offered.processes import process_named
+from headrace.simulation.worst_session import with_reserve, worst_of
 
 HEADROOMS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4)
@@ -70,9 +71,7 @@ EVEN_ROOMS = Rooms(
 there are, so that time helps more than rate does."""
 
 SEED = 1
-SEEDS_APART = 1_000
 SESSIONS = 4
-"""With different arrivals; the worst of them counts, so that a plan does not attain by luck."""
 REQUESTS = 10_000
 """Per session."""
 REQUESTS_TOGETHER = 4_000
@@ -82,15 +81,11 @@ REQUESTS_MAX, REQUESTS_TOGETHER_MAX = 1_000_000, 20_000
 SLOS_AT_LEAST = 30
 """A session is at least so many times as long as the SLO: it begins with idle machines."""
 FIRST_LOOK = 5
-"""A session this many times shorter tells which plans are not worth the whole one."""
+"""How many times shorter the session is that tells which plans are not worth whole ones."""
 BEGINNING = 10
 """A part of a session as long as this part of it often tells that the whole does not attain."""
-HOPELESS = 3
-"""Times as many misses as allowed, in the shorter session."""
 SAME_BILL = 1e-9
 """Relative."""
-RESERVE = 0.3
-"""Of the misses that are allowed: other arrivals than the simulated ones may be worse."""
 PLANNING_PART = 0.5
 """Of the time left: the longest that plans are made before those that there are are simulated."""
 
@@ -215,26 +210,15 @@ def surpassed(found: Roomy, plans: Sequence[Roomy]) -> bool:
     )
 
 
-def with_reserve(attainment: float) -> float:
-    """What sessions have to reach, so that others attain this."""
-    return 1 - (1 - attainment) * (1 - RESERVE)
-
-
 def worst_attainments(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, wanted: float
-) -> dict[str, float]:
-    """Per app, of all sessions; they end with the first in which one attains less than wanted."""
-    first = attainments(plan, profiles, arrivals, seed, FIRST_LOOK)
-    if 1 - min(first.values(), default=1.0) > HOPELESS * (1 - wanted):
-        return first
-    worst: dict[str, float] = {}
-    for session in range(SESSIONS):
-        other = seed + SEEDS_APART * session
-        for app, share in attainments(plan, profiles, arrivals, other).items():
-            worst[app] = min(share, worst.get(app, 1.0))
-        if min(worst.values(), default=1.0) < wanted:
-            break
-    return worst
+) -> Mapping[str, float]:
+    """Per app, in the worst of its sessions."""
+
+    def session(seed: int, shorter: int) -> Mapping[str, float]:
+        return attainments(plan, profiles, arrivals, seed, shorter)
+
+    return worst_of(session, seed, wanted, sessions=SESSIONS, first_look=FIRST_LOOK)
 
 
 def attained(

@@ -28,10 +28,10 @@ from headrace.simulation.apps.headroom import (
     Headroom,
     Rooms,
     choose_headroom,
-    with_reserve,
     worst_attainments,
 )
 from headrace.simulation.apps.worst_cases import bounded_by
+from headrace.simulation.worst_session import with_reserve
 
 TRIES = 30
 """Plans that are simulated, besides those with the same room for all."""
