@@ -145,15 +145,14 @@ def list_parts(
             np.empty(room, np.int64),
         )
         waste = np.full(room, np.inf)
-        count = _walk(
-            *candidates, load.budget_us, load.weights_bytes, cap_rps, price, rent, slack,
-            tenants_max, best_only, most, *tables, waste,
-        )  # fmt: skip
+        worth = _Worth(cap_rps, price, rent, slack)
+        found = Parts(*tables), waste
+        count = _walk(candidates, _needs(load), worth, tenants_max, best_only, most, *found)
         if count <= room or room >= most or best_only:
             break
         room = min(most, 2 * count)
     rows = np.flatnonzero(np.isfinite(waste)) if best_only else np.arange(min(count, room))
-    return Parts(*(table[rows] for table in tables)), waste[rows], count <= room
+    return Parts(*tables).take(rows), waste[rows], count <= room
 
 
 def several(parts: Parts) -> Ints:
@@ -163,45 +162,58 @@ def several(parts: Parts) -> Ints:
 
 def countable(candidates: Candidates, load: Workload, most: int) -> bool:
     """Whether no more parts than that keep their promise."""
-    models, nothing = load.models, np.zeros(0, np.int64)
-    wide = np.zeros((0, load.tenants_max), np.int64)
     levels = int(candidates.loudness.max(initial=0)) + 1
-    count = _walk(
-        *candidates, load.budget_us, load.weights_bytes, np.full(models, np.inf),
-        np.zeros(models), np.zeros((len(candidates.first), levels)), np.inf,
-        load.tenants_max, False, most, nothing, wide, wide, nothing, nothing, np.zeros(0),
-    )  # fmt: skip
+    rent = np.zeros((len(candidates.first), levels))
+    worth = _Worth(np.full(load.models, np.inf), np.zeros(load.models), rent, np.inf)
+    nowhere = Parts.none(load.tenants_max), np.zeros(0)
+    count = _walk(candidates, _needs(load), worth, load.tenants_max, False, most, *nowhere)
     return count <= most
+
+
+class _Needs(NamedTuple):
+    """Of each model; shape (M,)."""
+
+    budget_us: Ints
+    weights_bytes: Ints
+
+
+class _Worth(NamedTuple):
+    """What parts cost and bring, and how much they may waste."""
+
+    cap_rps: Floats
+    """Shape (M,): of what is carried, the most that counts."""
+    price: Floats
+    """Shape (M,), of a request per second."""
+    rent: Floats
+    """Shape (P, levels + 1), of a part at a place with a loudness."""
+    slack: float
+
+
+def _needs(load: Workload) -> _Needs:
+    return _Needs(load.budget_us, load.weights_bytes)
 
 
 @compiled
 def _walk(
-    first: Ints,
-    batch: Ints,
-    latency_us: Ints,
-    taken_us: Ints,
-    loudness: Ints,
-    patience_us: Ints,
-    utilisation: Ints,
-    memory_bytes: Ints,
-    budget_us: Ints,
-    weights_bytes: Ints,
-    cap_rps: Floats,
-    price: Floats,
-    rent: Floats,
-    slack: float,
+    candidates: Candidates,
+    needs: _Needs,
+    worths: _Worth,
     tenants_max: int,
     best_only: bool,
     most: int,
-    out_place: Ints,
-    out_models: Ints,
-    out_batch: Ints,
-    out_duty_us: Ints,
-    out_loudness: Ints,
-    out_waste: Floats,
+    parts: Parts,
+    wastes: Floats,
 ) -> int:
-    """Returns how many there are, of which the first are written down, as many as have room."""
-    models, room, found = len(budget_us), len(out_place), 0
+    """
+    Args:
+        parts, wastes: written: the first that there are, as many as have room.
+
+    Returns:
+        How many there are.
+    """
+    first, batch, latency_us, taken_us, loudness, patience_us, utilisation, memory = candidates
+    cap_rps, price, rent, slack = worths
+    models, room, found = len(needs.budget_us), len(wastes), 0
     model = np.zeros(tenants_max, np.int64)
     at = np.zeros(tenants_max, np.int64)
     # What the tenants before this depth take, can wait, and do to their neighbours.
@@ -226,11 +238,11 @@ def _walk(
             busy = taken[depth] + taken_us[c]
             above, below = utilisation[place]
             duty = (busy * below + above - 1) // above
-            weight = weights[depth] + weights_bytes[m]
-            if weight > memory_bytes[place] or duty > wait[depth] or duty > patience_us[place, m]:
+            weight = weights[depth] + needs.weights_bytes[m]
+            if weight > memory[place] or duty > wait[depth] or duty > patience_us[place, m]:
                 at[depth] = first[place, m + 1]
                 continue
-            own_wait = budget_us[m] - latency_us[c]
+            own_wait = needs.budget_us[m] - latency_us[c]
             if duty > own_wait:
                 at[depth] += 1
                 continue
@@ -244,13 +256,13 @@ def _walk(
                 row = found
                 if best_only:
                     row = (place * models + model[0]) * models + m
-                if row < room and (not best_only or waste < out_waste[row]):
-                    out_place[row], out_duty_us[row] = place, duty
-                    out_loudness[row], out_waste[row] = level, waste
+                if row < room and (not best_only or waste < wastes[row]):
+                    parts.place[row], parts.duty_us[row] = place, duty
+                    parts.loudness[row], wastes[row] = level, waste
                     for d in range(tenants_max):
                         within = d <= depth
-                        out_models[row, d] = model[d] if within else -1
-                        out_batch[row, d] = batch[at[d]] if within else 0
+                        parts.models[row, d] = model[d] if within else -1
+                        parts.batch[row, d] = batch[at[d]] if within else 0
                 found += 1
                 if found > most and not best_only:
                     return found
