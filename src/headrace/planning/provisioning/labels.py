@@ -138,25 +138,11 @@ def primary(
             if bound > limit - 1 + 1e-6:
                 above = min(above, bound)
                 continue
-            begin = a
-            if a > 0 and stairs[a - 1, 0] == x:
-                begin = a - 1
-            end = begin
-            while end < steps and stairs[end, 1] >= y:
-                end += 1
-            shift = 1 - (end - begin)
-            if steps + shift > len(stairs):
+            if steps == len(stairs):
                 narrower = stairs
-                stairs = np.empty((2 * len(narrower), 2), np.int64)
+                stairs = np.empty((2 * steps, 2), np.int64)
                 stairs[:steps] = narrower
-            if shift > 0:
-                for k in range(steps - 1, end - 1, -1):
-                    stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
-            elif shift < 0:
-                for k in range(end, steps):
-                    stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
-            steps += shift
-            stairs[begin, 0], stairs[begin, 1] = x, y
+            steps = _put(stairs, steps, a, x, y)
             if count >= room:
                 cut = 2
                 break
@@ -169,6 +155,30 @@ def primary(
             count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i + 2] = count
     return first, cut, above
+
+
+@compiled
+def _put(stairs: Any, steps: int, step: int, x: int, y: int) -> int:
+    """Write (x, y) in place of those steps that it is below; returns how many steps there are.
+
+    Args:
+        stairs: with room for one more.
+    """
+    begin = step
+    if step > 0 and stairs[step - 1, 0] == x:
+        begin = step - 1
+    end = begin
+    while end < steps and stairs[end, 1] >= y:
+        end += 1
+    shift = 1 - (end - begin)
+    if shift > 0:
+        for k in range(steps - 1, end - 1, -1):
+            stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
+    elif shift < 0:
+        for k in range(end, steps):
+            stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
+    stairs[begin, 0], stairs[begin, 1] = x, y
+    return steps + shift
 
 
 @compiled
@@ -243,28 +253,14 @@ def helper(
                     continue
                 if i == n - 1:
                     row[4] = x
-                key = keys[made_count]
-                sent, run = max(row[2], 0), row[3]
-                key[0], key[1], key[2] = row[0], row[1] + sent, row[0] + sent
-                key[3], key[4], key[5] = key[1] + run, key[2] + run, row[4]
-                if row[2] < 0:
-                    key[3] = key[4] = 0
+                _write_key(keys[made_count], row)
                 origin[made_count, 0], origin[made_count, 1] = label, kind
                 origin[made_count, 2], origin[made_count, 3] = w, u
                 scores[made_count] = bound
                 made_count += 1
         count = high
         for k in np.argsort(keys[:made_count, 0], kind="mergesort"):
-            dominated = False
-            for other in range(count - high):
-                dominated = True
-                for c in range(6):
-                    if kept[other, c] > keys[k, c]:
-                        dominated = False
-                        break
-                if dominated:
-                    break
-            if dominated:
+            if _is_dominated(keys[k], kept, count - high):
                 continue
             if count >= room:
                 cut = 2
@@ -279,6 +275,30 @@ def helper(
             count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i - split + 2] = count
     return first, cut, above
+
+
+@compiled
+def _write_key(key: Any, row: Any) -> None:
+    """Six sums of a label: it dominates another where none of them is larger."""
+    sent, run = max(row[2], 0), row[3]
+    key[0], key[1], key[2] = row[0], row[1] + sent, row[0] + sent
+    key[3], key[4], key[5] = key[1] + run, key[2] + run, row[4]
+    if row[2] < 0:
+        key[3] = key[4] = 0
+
+
+@compiled
+def _is_dominated(key: Any, kept: Any, count: int) -> bool:
+    """By one of so many kept."""
+    for other in range(count):
+        dominated = True
+        for c in range(6):
+            if kept[other, c] > key[c]:
+                dominated = False
+                break
+        if dominated:
+            return True
+    return False
 
 
 @compiled
