@@ -33,6 +33,7 @@ from headrace.serving.workers.host import Host, LocalHost
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import loadable_models, worker_specs
 from headrace.serving.workers.remote.cluster import (
+    Gateway,
     close_links,
     connect_links,
     open_links,
@@ -104,7 +105,6 @@ class PlanInService:
             ModelError: a stage cannot be extracted, or its file not be opened.
             HandshakeError: an agent is out of reach, for this machine or another agent.
         """
-        loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
         arena_bytes = options.arena_bytes or arena_bytes_for(
@@ -114,57 +114,20 @@ class PlanInService:
         if options.cluster is not None:
             nodes = [slot.node for slot in served.plan.slots]
             self._links = await connect_links(options.cluster, nodes, clock.now_us)
+        divides = await self._divide()
         given = allowed_cores() if options.cores is None else options.cores
-        hellos = {node: link.hello for node, link in self._links.items()}
-        undivided = {node: hello.undivided if hello else "" for node, hello in hellos.items()}
-        divides = await asyncio.to_thread(
-            start_service,
-            *(served.plan, options.executor, undivided, self._across.service),
-            unenforced=options.unenforced_shares,
-        )
-        self.host = LocalHost(
-            self.arena,
-            WorkerLimits(cores=given, memory_bytes=options.worker_memory_bytes),
-            divides,
-        )
+        limits = WorkerLimits(cores=given, memory_bytes=options.worker_memory_bytes)
+        self.host = here = LocalHost(self.arena, limits, divides)
         # Aside: to find out, a thread may have to wait on a core that computes.
-        worker_cores = await asyncio.to_thread(self.host.cores)
-        # Parsing and cutting a large model takes seconds.
-        specs = await asyncio.to_thread(
-            worker_specs,
-            served.plan,
-            served.profiles,
-            served.folders,
-            stages,
-            options.executor,
-            options.seed,
-            options.processes,
-            worker_cores,
-            {node: hello.cores if hello else () for node, hello in hellos.items()},
-            cores,
-            options.unenforced_shares,
-        )
-        self._specs = kept(specs, self._files)
+        worker_cores = await asyncio.to_thread(here.cores)
+        self._specs = await self._describe(stages, worker_cores, cores)
         # This machine stands in for all nodes of the plan, and so for the links between them.
         transport: Transport = TimedLinks(SharedMemory(self.arena), clock)
-        hosts: list[Host] = [self.host] * len(specs)
+        hosts: list[Host] = [here] * len(self._specs)
         if options.cluster is not None:
-            paths = self._paths()
-            await open_links(
-                *(self._links, options.cluster.gateway, self._content(arena_bytes), arena_bytes),
-                options.worker_memory_bytes,
-                paths,
-            )
-            transport = network = NetworkTransport(self.arena, self._links, clock)
-            hashes, here = FileHashes(), self.host
-            remote: dict[str, Host] = {
-                node: RemoteHost(link, hashes, network.answer_bytes)
-                for node, link in self._links.items()
-            }
+            await self._open(options.cluster.gateway, arena_bytes)
+            transport, remote = await self._join(self.arena, clock)
             hosts = [remote.get(slot.node, here) for slot in served.plan.slots]
-            for link in self._links.values():
-                link.keep()
-            await network.paths.require(paths)
         renewed = self._files.renewed if self._files.hold_weights else None
         if divides is not None:
             renewed = partial(_divided_again, divides, renewed)
@@ -178,7 +141,7 @@ class PlanInService:
             served.plan,
             served.profiles,
             clock=clock,
-            call_soon=loop.call_soon,
+            call_soon=asyncio.get_running_loop().call_soon,
             links=self.supervisor.slots,
             transport=transport,
             sink=sink,
@@ -193,6 +156,75 @@ class PlanInService:
         self.weights = weights
         self.plane.dispatcher.assume(served.levels)
         self.supervisor.connect(self.plane.driver)
+
+    async def _divide(self) -> MpsService | None:
+        """Have what keeps slots to their parts of devices running; None: none here is divided."""
+        hellos = {node: link.hello for node, link in self._links.items()}
+        start = partial(
+            start_service,
+            self.served.plan,
+            self._options.executor,
+            {node: hello.undivided if hello else "" for node, hello in hellos.items()},
+            self._across.service,
+            unenforced=self._options.unenforced_shares,
+        )
+        return await asyncio.to_thread(start)
+
+    async def _describe(
+        self,
+        stages: StageIndex,
+        cores: Sequence[int],
+        taken: Mapping[Place, tuple[int, ...]] | None,
+    ) -> tuple[WorkerSpec, ...]:
+        """The workers, with their files.
+
+        Args:
+            cores: of this machine, for workers.
+            taken: device -> its cores, of a plan that is being replaced.
+        """
+        served, options = self.served, self._options
+        hellos = {node: link.hello for node, link in self._links.items()}
+        describe = partial(
+            worker_specs,
+            served.plan,
+            served.profiles,
+            served.folders,
+            stages,
+            options.executor,
+            options.seed,
+            processes=options.processes,
+            host_cores=cores,
+            node_cores={node: hello.cores if hello else () for node, hello in hellos.items()},
+            kept=taken,
+            unenforced_shares=options.unenforced_shares,
+        )
+        # Aside: parsing and cutting a large model takes seconds.
+        return kept(await asyncio.to_thread(describe), self._files)
+
+    async def _open(self, gateway: Gateway, arena_bytes: int) -> None:
+        """A session with each agent."""
+        await open_links(
+            self._links,
+            gateway,
+            self._content(arena_bytes),
+            arena_bytes,
+            self._options.worker_memory_bytes,
+            self._paths(),
+        )
+
+    async def _join(
+        self, arena: Arena, clock: Clock
+    ) -> tuple[NetworkTransport, Mapping[str, RemoteHost]]:
+        """What tensors go over, and node -> the host of its workers; of open sessions."""
+        network, hashes = NetworkTransport(arena, self._links, clock), FileHashes()
+        hosts = {
+            node: RemoteHost(link, hashes, network.answer_bytes)
+            for node, link in self._links.items()
+        }
+        for link in self._links.values():
+            link.keep()
+        await network.paths.require(self._paths())
+        return network, hosts
 
     def _paths(self) -> list[tuple[str, str]]:
         """From which agents to which others tensors go."""
