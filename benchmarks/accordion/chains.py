@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.cost import NEVER_US
 from headrace.planning.common.candidates import Ints, SlotKind
-from headrace.planning.depths.chain import Chain
+from headrace.planning.depths.chain import DepthChain
 
 
 def simple_chain(
@@ -16,12 +16,12 @@ def simple_chain(
     transfer_us: Ints | None = None,
     *,
     typical: int = 1,
-) -> Chain:
+) -> DepthChain:
     """A chain of so many blocks, without a profile.
 
     Args:
         block_us: per kind of slot, the time of each block.
-        transfer_us: as `Chain.transfer_us`; none: free.
+        transfer_us: as `DepthChain.transfer_us`; none: free.
     """
     blocks = np.array(block_us, np.int64)
     kinds, count = blocks.shape
@@ -30,7 +30,7 @@ def simple_chain(
     stage_us = sums[:, None, :] - sums[:, :-1, None]
     stage_us[:, np.tri(count, count + 1, dtype=bool)] = NEVER_US
     free = np.zeros((kinds, kinds, count + 1), np.int64)
-    return Chain(
+    return DepthChain(
         kinds=tuple(SlotKind(f"kind{k}", Fraction(1)) for k in range(kinds)),
         counts=tuple(counts),
         p99_us=stage_us,

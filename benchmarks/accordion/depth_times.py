@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.accordion.chains import simple_chain
 
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain
+from headrace.planning.depths.chain import DepthChain
 from headrace.planning.depths.exact import best_cuts
 from headrace.planning.depths.shisha import shisha_cuts
 
@@ -21,11 +21,11 @@ LIMIT_S = 600.0
 SEED = 0
 
 
-def cases() -> dict[str, Chain]:
+def cases() -> dict[str, DepthChain]:
     """What is cut, by name."""
     rng = np.random.default_rng(SEED)
 
-    def chain(kinds: int, blocks: int, *, hops: bool) -> Chain:
+    def chain(kinds: int, blocks: int, *, hops: bool) -> DepthChain:
         times = rng.integers(1, 1_000, (kinds, blocks)).tolist()
         transfer_us = rng.integers(0, 3_000, (kinds, kinds, blocks + 1)) if hops else None
         return simple_chain(times, [64 // kinds] * kinds, transfer_us, typical=20)
@@ -39,7 +39,7 @@ def cases() -> dict[str, Chain]:
     }
 
 
-def cpu_ms(chain: Chain, repeats: int) -> float:
+def cpu_ms(chain: DepthChain, repeats: int) -> float:
     """Of the quickest run.
 
     Raises:

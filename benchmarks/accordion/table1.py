@@ -17,7 +17,7 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import Demand, Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain, chain_of, whole_kinds
+from headrace.planning.depths.chain import DepthChain, chain_of, whole_kinds
 from headrace.planning.depths.exact import Cut, best_cuts
 from headrace.planning.depths.shisha import shisha_cuts
 
@@ -58,7 +58,7 @@ def study_cluster(places: int = PLACES) -> Cluster:
     )
 
 
-def _chain(model: str, profile: Profile, items: int) -> Chain:
+def _chain(model: str, profile: Profile, items: int) -> DepthChain:
     demand = Demand(model=model, slo_us=1, items=Items(mean=items))
     problem = Problem(
         cluster=study_cluster(),

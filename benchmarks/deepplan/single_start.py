@@ -9,7 +9,7 @@ from benchmarks.command_line import new_parser
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
 
-from headrace.planning.provisioning.planners import PLANNERS, Start
+from headrace.planning.provisioning.planners import PLANNERS, StartPlanned
 from headrace.starts import Chain, timeline
 
 TABLE_4 = {
@@ -55,11 +55,11 @@ def main() -> None:
     _never_slower(started)
 
 
-def _starts(chain: Chain) -> dict[str, Start]:
+def _starts(chain: Chain) -> dict[str, StartPlanned]:
     return {name: PLANNERS[name](chain) for name in SHOWN}
 
 
-def _gains(started: dict[str, dict[str, Start]]) -> None:
+def _gains(started: dict[str, dict[str, StartPlanned]]) -> None:
     print("\nagainst the paper: PipeSwitch ms, PT+DHA ms, gain of DHA, gain of PT+DHA")
     for name, starts in started.items():
         ours = {s: starts[s].total_us / 1e3 for s in SHOWN}
@@ -98,7 +98,7 @@ def _stalls() -> None:
         )
 
 
-def _never_slower(started: dict[str, dict[str, Start]]) -> None:
+def _never_slower(started: dict[str, dict[str, StartPlanned]]) -> None:
     print(
         "\nexact over the best published planner, one device by layer, and two devices; search ms"
     )

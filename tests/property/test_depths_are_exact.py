@@ -13,7 +13,7 @@ from headrace.domain.problem import Items, PlanOptions
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.depths.capacity import Capacity
-from headrace.planning.depths.chain import Chain, chain_of, whole_kinds
+from headrace.planning.depths.chain import DepthChain, chain_of, whole_kinds
 from headrace.planning.depths.exact import Cut, best_cuts, cut_of
 from headrace.planning.depths.shisha import shisha_cuts
 from headrace.planning.depths.table import DepthTable
@@ -22,7 +22,7 @@ from helpers.problems import make_cluster, make_problem, make_profile
 HANG_S = 600.0
 
 
-def random_chain(seed: int) -> Chain:
+def random_chain(seed: int) -> DepthChain:
     """Up to 12 blocks on up to 5 slots of up to three kinds, often with transfers."""
     rng = np.random.default_rng(seed)
     kinds, blocks = int(rng.integers(1, 4)), int(rng.integers(1, 13))
@@ -38,7 +38,7 @@ def random_chain(seed: int) -> Chain:
     )
 
 
-def every_cut(chain: Chain, depth: int) -> Iterator[tuple[int, int]]:
+def every_cut(chain: DepthChain, depth: int) -> Iterator[tuple[int, int]]:
     """Fill and pace of each."""
     blocks = chain.block_count
     stage_us, transfer_us = chain.p99_us.tolist(), chain.transfer_us.tolist()
@@ -166,7 +166,7 @@ def test_no_mix_of_cuts_carries_more_than_the_bound(seed: int) -> None:
     assert free.value <= plan.bound * (1 + 1e-6)
 
 
-def all_cuts(chain: Chain, depth: int) -> Iterator[Cut]:
+def all_cuts(chain: DepthChain, depth: int) -> Iterator[Cut]:
     for inner in combinations(range(1, chain.block_count), depth - 1):
         for kinds in product(range(len(chain.kinds)), repeat=depth):
             if all(used <= chain.counts[kind] for kind, used in Counter(kinds).items()):

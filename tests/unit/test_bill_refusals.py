@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from headrace.domain.problem import Problem
 from headrace.planning import solve
-from headrace.planning.apps.bill.refusal import Found, Refusal, Search
+from headrace.planning.apps.bill.refusal import DevicesFound, Refusal, Search
 from headrace.planning.apps.candidates import app_case
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.enough import Enough, least_enough, least_slos, with_devices
@@ -76,10 +76,10 @@ def refused_by(search: Search, problem: Problem) -> str:
 def test_what_no_search_decides_is_not_said_to_be_needed(decided: bool, says: str) -> None:
     problem = make_chain_problem(slo_ms=180, gpus=1, rate_rps=50)
 
-    def search(asked: Problem, limit: Deadline) -> Found:
+    def search(asked: Problem, limit: Deadline) -> DevicesFound:
         if asked.cluster.count("gpu") < 5:
-            return Found(devices=None, certain=decided)
-        return Found(devices={"gpu": 5}, certain=True)
+            return DevicesFound(devices=None, certain=decided)
+        return DevicesFound(devices={"gpu": 5}, certain=True)
 
     said = refused_by(search, problem)
 
@@ -94,9 +94,9 @@ def test_where_no_type_alone_helps_those_of_a_plan_are_named() -> None:
     profile = replace(problem.profiles["ssd"], block_times=(times, replace(times, device="cpu")))
     problem = replace(problem, cluster=kinds, profiles={"ssd": profile})
 
-    def search(asked: Problem, limit: Deadline) -> Found:
+    def search(asked: Problem, limit: Deadline) -> DevicesFound:
         does = asked.cluster.count("gpu") >= 3 and asked.cluster.count("cpu") >= 4
-        return Found(devices={"gpu": 3, "cpu": 4} if does else None, certain=True)
+        return DevicesFound(devices={"gpu": 3, "cpu": 4} if does else None, certain=True)
 
     said = refused_by(search, problem)
 

@@ -27,7 +27,7 @@ from headrace.planning.shares import planner as shares_planner
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.master import Chosen
 from headrace.planning.shares.planner import workload
-from headrace.planning.shares.search import NOTHING, Found
+from headrace.planning.shares.search import NOTHING, PartsFound
 from headrace.verify import verify
 from helpers.lengthy import with_lengthy
 from helpers.problems import make_cluster, make_problem, make_profile
@@ -179,7 +179,7 @@ def test_a_bound_that_was_found_stays_where_there_is_no_time_for_a_better_one(
     times = [SharedTimes.of(asked, "gpu")]
     load = replace_fields(workload(asked, times), tenants_max=2)
     devices = devices_of(asked, times, [1.0])
-    found = Found(chosen=Chosen(None, None, None), value=2.0, bound=None, proven=False)  # type: ignore[arg-type]
+    found = PartsFound(chosen=Chosen(None, None, None), value=2.0, bound=None, proven=False)  # type: ignore[arg-type]
     ends = iter([replace_fields(found, bound=1.5), NOTHING])
     monkeypatch.setattr(shares_planner, "_best", lambda *given: next(ends))
 

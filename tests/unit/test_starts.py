@@ -18,7 +18,7 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError, PlanError, ProfileError
 from headrace.domain.layers import Transfer
 from headrace.planning.provisioning import planners
-from headrace.planning.provisioning.exact import Found
+from headrace.planning.provisioning.exact import StartFound
 from headrace.planning.provisioning.of_plan import with_starts
 from headrace.planning.provisioning.pipeline import initial
 from headrace.planning.provisioning.planners import NEED_HELPER, PLANNERS
@@ -101,7 +101,7 @@ def test_exact_takes_a_published_start_where_the_search_found_no_better(
 ) -> None:
     chain = random_chain(np.random.default_rng(3), 12)
     worst = initial(chain)
-    found = Found(choice=worst, total_us=timeline(chain, worst).total_us, bound_us=0)
+    found = StartFound(choice=worst, total_us=timeline(chain, worst).total_us, bound_us=0)
     monkeypatch.setattr(planners, "soonest_start", lambda *_, **__: found)
     for name, published in (("exact", "deepplan"), ("exact+pt", "deepplan+pt")):
         start = PLANNERS[name](chain)

@@ -39,8 +39,8 @@ from headrace.planning.common.deadline import Deadline
 from headrace.simulation.even_found import (
     Carry,
     Figures,
-    Found,
     FoundByJobs,
+    PlansFound,
     Setting,
     Settings,
     options_at,
@@ -135,9 +135,9 @@ def choose_margins(
     if not 0 < attainment < 1:
         raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
     if carry is None and jobs is not None and jobs.count > 1:
-        found: Found = FoundByJobs(problem, attainment, seed, jobs)
+        found: PlansFound = FoundByJobs(problem, attainment, seed, jobs)
     else:
-        found = Found(problem, carry or _carried(problem, attainment))
+        found = PlansFound(problem, carry or _carried(problem, attainment))
     search = _Search(problem, found, seed, tuple(margins), _link_parts(problem), on_progress)
     search.sweep()
     search.climb(trials_max)
@@ -183,7 +183,7 @@ Key = tuple[object, ...]
 @dataclass(slots=True)
 class _Search:
     problem: Problem
-    found: Found
+    found: PlansFound
     seed: int
     margins: tuple[float, ...]
     link_parts: tuple[float, ...]

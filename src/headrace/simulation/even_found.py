@@ -68,7 +68,7 @@ def parts_of(plan: Plan, carried_rps: Figures) -> dict[str, float]:
     }
 
 
-class Found:
+class PlansFound:
     """Finds plans and figures when they are asked for."""
 
     def __init__(self, problem: Problem, carry: Carry) -> None:
@@ -142,7 +142,7 @@ def carried(session: Session) -> dict[str, float]:
     return workload.carried_rps(session.attainment, session.seed)
 
 
-class FoundByJobs(Found):
+class FoundByJobs(PlansFound):
     """Finds them ahead of their turn, and keeps them until they are asked for."""
 
     def __init__(self, problem: Problem, attainment: float, seed: int, jobs: Jobs) -> None:

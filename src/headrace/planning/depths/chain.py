@@ -11,7 +11,7 @@ from headrace.planning.common.candidates import Ints, SlotKind, transfer_tables
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class DepthChain:
     """Times of one batch of `batch_size` items. K kinds of slots, N blocks."""
 
     kinds: tuple[SlotKind, ...]
@@ -54,7 +54,7 @@ def whole_kinds(cluster: Cluster) -> dict[SlotKind, int]:
     }
 
 
-def chain_of(problem: Problem, demand: Demand, kinds: dict[SlotKind, int]) -> Chain:
+def chain_of(problem: Problem, demand: Demand, kinds: dict[SlotKind, int]) -> DepthChain:
     """
     Args:
         kinds: of which slots there are, and how many; those that the model was not profiled on
@@ -80,7 +80,7 @@ def chain_of(problem: Problem, demand: Demand, kinds: dict[SlotKind, int]) -> Ch
     costs = cost_model(problem.profiles)
     p50, p99 = costs.tables(demand.model, list(used), batch)
     transfers = transfer_tables(profile, problem.cluster, list(used), batch)
-    return Chain(
+    return DepthChain(
         kinds=tuple(used),
         counts=tuple(used.values()),
         p99_us=p99[batch - 1],

@@ -21,7 +21,7 @@ import numpy as np
 from headrace.domain.errors import DocumentError
 from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain
+from headrace.planning.depths.chain import DepthChain
 from headrace.planning.depths.walk import NEVER, never_shrinks, walk
 
 STEPS_MAX = 4_000_000_000
@@ -33,7 +33,7 @@ class Cut:
     """A chain over so many slots."""
 
     kinds: tuple[int, ...]
-    """Per stage, index into `Chain.kinds`."""
+    """Per stage, index into `DepthChain.kinds`."""
     ends: tuple[int, ...]
     """Per stage, its end block."""
     fill_us: int
@@ -44,7 +44,7 @@ class Cut:
         return self.fill_us + (batches - 1) * self.pace_us, self.pace_us
 
 
-class Found(NamedTuple):
+class CutFound(NamedTuple):
     """The best cut of one depth."""
 
     cut: Cut
@@ -61,7 +61,7 @@ class _Interval(NamedTuple):
     """so that no fill is less."""
 
 
-def best_cuts(chain: Chain, max_depth: int, deadline: Deadline) -> list[Found]:
+def best_cuts(chain: DepthChain, max_depth: int, deadline: Deadline) -> list[CutFound]:
     """The best cut over one slot, over two, and so on, as far as there are slots and blocks.
 
     Raises:
@@ -80,7 +80,7 @@ def best_cuts(chain: Chain, max_depth: int, deadline: Deadline) -> list[Found]:
     return found
 
 
-def _best(walks: "_Walks", depth: int, widest: Cut, pace_us: int, deadline: Deadline) -> Found:
+def _best(walks: "_Walks", depth: int, widest: Cut, pace_us: int, deadline: Deadline) -> CutFound:
     batches = walks.chain.batches(walks.chain.typical)
     quickest = walks.cut(pace_us, depth)
     assert quickest is not None, "a cut of least pace was seen"
@@ -92,7 +92,7 @@ def _best(walks: "_Walks", depth: int, widest: Cut, pace_us: int, deadline: Dead
         if low + 1 >= high or bound >= best.value(batches):
             continue
         if deadline.passed:
-            return Found(best, proven=False)
+            return CutFound(best, proven=False)
         middle = (low + high) // 2
         cut = walks.cut(middle, depth)
         assert cut is not None, "a cut of less pace was seen"
@@ -100,13 +100,13 @@ def _best(walks: "_Walks", depth: int, widest: Cut, pace_us: int, deadline: Dead
         # Between the cut's own pace and the middle there is none of less fill.
         open_.append(_Interval(middle, high, fill_us))
         open_.append(_Interval(low, cut.pace_us, cut.fill_us))
-    return Found(best, proven=True)
+    return CutFound(best, proven=True)
 
 
 class _Walks:
     """Walks over one chain, for cuts of up to so many stages."""
 
-    def __init__(self, chain: Chain, depth_max: int) -> None:
+    def __init__(self, chain: DepthChain, depth_max: int) -> None:
         self.chain = chain
         self._stage_us = np.ascontiguousarray(chain.p99_us)
         self._grows = never_shrinks(self._stage_us)
@@ -169,7 +169,7 @@ class _Walks:
         return cut_of(self.chain, stages[::-1])
 
 
-def cut_of(chain: Chain, stages: list[tuple[int, int]]) -> Cut:
+def cut_of(chain: DepthChain, stages: list[tuple[int, int]]) -> Cut:
     """`stages`: kind and end block of each."""
     parts, first = [], 0
     for index, (kind, end) in enumerate(stages):

@@ -9,7 +9,7 @@ from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import SlotKind, budget_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.depths.capacity import Capacity, Carried
-from headrace.planning.depths.chain import Chain, chain_of, whole_kinds
+from headrace.planning.depths.chain import DepthChain, chain_of, whole_kinds
 from headrace.planning.depths.memory import holds, weights_needed
 from headrace.planning.depths.refusal import beyond_slo, refuse_memory, refuse_rates, refuse_slo
 from headrace.planning.depths.table import DepthTable, depth_documents, depth_table
@@ -80,7 +80,7 @@ def _table(
     return depth_table(chain, asked or MAX_DEPTH, problem.options.partition, deadline)
 
 
-def _check_depth(model: str, chain: Chain, asked: int) -> None:
+def _check_depth(model: str, chain: DepthChain, asked: int) -> None:
     for what, there in (("blocks", chain.block_count), ("slots", chain.slot_count)):
         if asked > there:
             raise DocumentError(

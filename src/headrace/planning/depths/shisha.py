@@ -14,19 +14,19 @@ Where Shisha measures each step, we read the profile. Nothing is proven, and tra
 looked at but for the figures of the cut itself.
 """
 
-from headrace.planning.depths.chain import Chain
+from headrace.planning.depths.chain import DepthChain
 from headrace.planning.depths.exact import Cut, cut_of
 
 PATIENCE = 10
 
 
-def shisha_cuts(chain: Chain, max_depth: int) -> list[Cut]:
+def shisha_cuts(chain: DepthChain, max_depth: int) -> list[Cut]:
     """A cut over one slot, over two, and so on, as far as there are slots and blocks."""
     depths = range(1, min(max_depth, chain.block_count, chain.slot_count) + 1)
     return [_tuned(chain, *_seed(chain, depth)) for depth in depths]
 
 
-def _seed(chain: Chain, depth: int) -> tuple[list[int], list[int]]:
+def _seed(chain: DepthChain, depth: int) -> tuple[list[int], list[int]]:
     """Kinds and end blocks of the stages."""
     blocks = chain.block_count
     order = sorted(range(len(chain.kinds)), key=lambda k: int(chain.p99_us[k, 0, blocks]))
@@ -46,7 +46,7 @@ def _seed(chain: Chain, depth: int) -> tuple[list[int], list[int]]:
     return kinds, ends
 
 
-def _tuned(chain: Chain, kinds: list[int], ends: list[int]) -> Cut:
+def _tuned(chain: DepthChain, kinds: list[int], ends: list[int]) -> Cut:
     best = cut_of(chain, list(zip(kinds, ends, strict=True)))
     failed = 0
     while failed < PATIENCE:
@@ -66,7 +66,7 @@ def _tuned(chain: Chain, kinds: list[int], ends: list[int]) -> Cut:
     return best
 
 
-def _stage_times(chain: Chain, kinds: list[int], ends: list[int]) -> list[int]:
+def _stage_times(chain: DepthChain, kinds: list[int], ends: list[int]) -> list[int]:
     starts = [0, *ends]
     return [
         int(chain.p99_us[kind, first, end])

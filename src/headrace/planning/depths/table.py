@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace.domain.plan import Depth, DepthStage
 from headrace.domain.problem import Partition
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain
+from headrace.planning.depths.chain import DepthChain
 from headrace.planning.depths.exact import Cut, best_cuts
 from headrace.planning.depths.shisha import shisha_cuts
 
@@ -15,7 +15,7 @@ from headrace.planning.depths.shisha import shisha_cuts
 class DepthTable:
     """How one model is cut over one slot, over two and so on."""
 
-    chain: Chain
+    chain: DepthChain
     cuts: tuple[Cut, ...]
     """Entry d - 1 is depth d."""
     proven: bool
@@ -41,7 +41,7 @@ class DepthTable:
 
 
 def depth_table(
-    chain: Chain, max_depth: int, partition: Partition, deadline: Deadline
+    chain: DepthChain, max_depth: int, partition: Partition, deadline: Deadline
 ) -> DepthTable:
     """Depths 1, 2, ... as far as a deeper one answers a typical or the largest request sooner.
 
@@ -56,7 +56,7 @@ def depth_table(
     return DepthTable(chain, tuple(cuts[: _useful(chain, cuts)]), proven, len(cuts))
 
 
-def _useful(chain: Chain, cuts: Sequence[Cut]) -> int:
+def _useful(chain: DepthChain, cuts: Sequence[Cut]) -> int:
     """The deepest that is quicker than all shallower ones, for one of the two."""
     sizes = [chain.batches(items) for items in (chain.typical, chain.most)]
     least = [cuts[0].value(batches)[0] for batches in sizes]
@@ -73,7 +73,7 @@ def depth_documents(table: DepthTable) -> tuple[Depth, ...]:
     return tuple(_document(table.chain, cut) for cut in table.cuts)
 
 
-def _document(chain: Chain, cut: Cut) -> Depth:
+def _document(chain: DepthChain, cut: Cut) -> Depth:
     stages, first = [], 0
     for index, (kind, end) in enumerate(zip(cut.kinds, cut.ends, strict=True)):
         after = cut.kinds[index + 1] if index + 1 < len(cut.kinds) else None

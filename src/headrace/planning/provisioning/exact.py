@@ -84,7 +84,7 @@ _COLUMNS: Mapping[Walk, int] = {walks.primary: 3, walks.helper: 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StartFound:
     """The best choice, and how much sooner another might be."""
 
     choice: Choice
@@ -97,7 +97,9 @@ class Found:
         return self.bound_us == self.total_us
 
 
-def soonest_start(chain: Chain, *, grouped: bool, helper: bool, room: int | None = None) -> Found:
+def soonest_start(
+    chain: Chain, *, grouped: bool, helper: bool, room: int | None = None
+) -> StartFound:
     """The choice with which the start ends soonest, or the best found and a lower limit.
 
     Args:
@@ -111,14 +113,14 @@ def soonest_start(chain: Chain, *, grouped: bool, helper: bool, room: int | None
     if not grouped and not helper and Part.of(chain).is_short:
         proof = prove(Part.of(chain), room * ARRAYS_PER_LABEL)
         choice = Choice.one_by_one(np.where(proof.loaded, PRIMARY, HOST).tolist())
-        return Found(choice=choice, total_us=proof.total_us, bound_us=proof.bound_us)
+        return StartFound(choice=choice, total_us=proof.total_us, bound_us=proof.bound_us)
     if helper:
         rough = over_two(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL)
         room //= HELPED
     else:
         rough = over_one(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL // 4)
     if rough.total_us == rough.bound_us:
-        return Found(choice=rough.choice, total_us=rough.total_us, bound_us=rough.bound_us)
+        return StartFound(choice=rough.choice, total_us=rough.total_us, bound_us=rough.bound_us)
     best = _Best(choice=rough.choice, total_us=rough.total_us)
     search = _Search(chain, grouped, helper)
     best = search.near(best, WIDTHS[0])
@@ -135,7 +137,7 @@ def soonest_start(chain: Chain, *, grouped: bool, helper: bool, room: int | None
         step *= 2
     if best.total_us > least:
         best = search.run(best.total_us, WIDTHS[1]).best or best
-    return Found(choice=best.choice, total_us=best.total_us, bound_us=least)
+    return StartFound(choice=best.choice, total_us=best.total_us, bound_us=least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from headrace.domain.layers import LayerTimes, Residency
 from headrace.domain.plan import Stage
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import budget_us
-from headrace.planning.provisioning.planners import NEED_HELPER, Start
+from headrace.planning.provisioning.planners import NEED_HELPER, StartPlanned
 from headrace.planning.provisioning.refusal import refuse_start
 from headrace.planning.provisioning.residency import stated
 from headrace.planning.provisioning.served import plan_served_start
@@ -124,10 +124,10 @@ def place(
     )
 
 
-_KNOWN: dict[tuple[LayerTimes, str, float], Start] = {}
+_KNOWN: dict[tuple[LayerTimes, str, float], StartPlanned] = {}
 
 
-def _start_of(times: LayerTimes, planner: str, cold_share: float) -> Start:
+def _start_of(times: LayerTimes, planner: str, cold_share: float) -> StartPlanned:
     """Instances of one network have the same start."""
     key = (times, planner, round(cold_share, 3))
     if key not in _KNOWN:

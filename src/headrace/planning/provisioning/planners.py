@@ -11,7 +11,7 @@ from headrace.starts import Chain, Choice, timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartPlanned:
     """How one model is started, and what is known of it."""
 
     choice: Choice
@@ -23,16 +23,16 @@ class Start:
 
 
 def _as_start(plan: Callable[[Chain], Choice], waits_for_all: bool = False) -> "Planner":
-    def start(chain: Chain) -> Start:
+    def start(chain: Chain) -> StartPlanned:
         choice = plan(chain)
         total = timeline(chain, choice, waits_for_all=waits_for_all).total_us
-        return Start(choice=choice, total_us=total, waits_for_all=waits_for_all)
+        return StartPlanned(choice=choice, total_us=total, waits_for_all=waits_for_all)
 
     return start
 
 
 def _exact(grouped: bool, helper: bool) -> "Planner":
-    def start(chain: Chain) -> Start:
+    def start(chain: Chain) -> StartPlanned:
         found = soonest_start(chain, grouped=grouped, helper=helper)
         # Where nothing is proven, one of the paper's may be sooner.
         published = [load_all(chain), initial(chain), algorithm_1(chain)]
@@ -40,12 +40,12 @@ def _exact(grouped: bool, helper: bool) -> "Planner":
         published += [parallel(chain, from_host=True)] if helper else []
         choice = min((found.choice, *published), key=lambda each: timeline(chain, each).total_us)
         total_us = timeline(chain, choice).total_us
-        return Start(choice=choice, total_us=total_us, bound_us=found.bound_us)
+        return StartPlanned(choice=choice, total_us=total_us, bound_us=found.bound_us)
 
     return start
 
 
-Planner = Callable[[Chain], Start]
+Planner = Callable[[Chain], StartPlanned]
 
 PLANNERS: dict[str, Planner] = {
     "on-demand": _as_start(load_all, waits_for_all=True),
@@ -65,7 +65,7 @@ NEED_HELPER = frozenset({"pt", "deepplan+pt", "exact+pt"})
 """Planners that load over a second device."""
 
 
-def plan_start(name: str, chain: Chain) -> Start:
+def plan_start(name: str, chain: Chain) -> StartPlanned:
     """
     Raises:
         DocumentError: no such planner.

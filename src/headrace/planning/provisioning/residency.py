@@ -3,7 +3,7 @@
 from headrace.domain.errors import ProfileError
 from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
 from headrace.domain.profile import Profile
-from headrace.planning.provisioning.planners import NEED_HELPER, Start, plan_start
+from headrace.planning.provisioning.planners import NEED_HELPER, StartPlanned, plan_start
 from headrace.starts import HELPER, HOST, Choice, chain_of, choice_of, timeline, transfers
 
 
@@ -22,7 +22,9 @@ def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residen
     return stated(profile.layers, times, plan_start(planner, chain_of(times)), planner)
 
 
-def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: str) -> Residency:
+def stated(
+    layers: tuple[Layer, ...], times: LayerTimes, start: StartPlanned, planner: str
+) -> Residency:
     """What a plan says of a start."""
     choice = start.choice
 

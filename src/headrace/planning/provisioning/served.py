@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.planning.provisioning.planners import Start, plan_start
+from headrace.planning.provisioning.planners import StartPlanned, plan_start
 from headrace.starts import HOST, Chain
 
 LIMITS = 12
 """Of the limits that there are, one for each layer, so many are tried."""
 
 
-def plan_served_start(planner: str, chain: Chain, cold_share: float) -> Start:
+def plan_served_start(planner: str, chain: Chain, cold_share: float) -> StartPlanned:
     """
     Raises:
         DocumentError: no such planner.

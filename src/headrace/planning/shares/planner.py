@@ -23,7 +23,7 @@ from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
-from headrace.planning.shares.search import NO_PLAN, NOTHING, Found, least, most
+from headrace.planning.shares.search import NO_PLAN, NOTHING, PartsFound, least, most
 from headrace.planning.shares.tenants import are_countable, in_proportion, numbers
 from headrace.planning.shares.workload import Workload
 
@@ -144,7 +144,7 @@ def searched(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
-) -> tuple[Found, list[ChosenDevice] | None, int]:
+) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """The best plan, with what is proven of it by the most hopeful reading of the devices, and how
     many models on one part were looked at.
 
@@ -190,7 +190,7 @@ def searched(
     return best, best_chosen, looked_at
 
 
-Tried = tuple[Found, list[ChosenDevice], int]
+Tried = tuple[PartsFound, list[ChosenDevice], int]
 """A plan, its devices, and how many models on one part were looked at."""
 
 
@@ -211,7 +211,7 @@ def _searched(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
-) -> tuple[Found, list[ChosenDevice] | None, int]:
+) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices; `bounding` are those that the bound is taken of."""
     most_tenants, tries = _tries(problem, load, devices)
     bound = None
@@ -239,8 +239,8 @@ def _proven(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
-    found: Found,
-) -> Found:
+    found: PartsFound,
+) -> PartsFound:
     """The same plan, or none, with what the fastest devices prove of any; where that is not all,
     with what they prove with their memory divided."""
     settled, bound = with_fields(found, proven=False), None
@@ -272,7 +272,7 @@ def _planned(
     prices: Sequence[float],
     deadline: Deadline,
     degrees: int | None = None,
-) -> tuple[Found, list[ChosenDevice] | None, int]:
+) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices, with so many degrees of loudness; what is proven is of
     them."""
     most_tenants, tries = _tries(problem, load, devices)
@@ -327,7 +327,7 @@ def _bound_of_all(
 
 def _best(
     problem: Problem, load: Workload, devices: Devices, most_tenants: int, deadline: Deadline
-) -> Found:
+) -> PartsFound:
     if not _has_places(load, devices, most_tenants):
         return NO_PLAN
     more = None
@@ -354,7 +354,7 @@ def _arranged(
     load: Workload,
     devices: Devices,
     times: list[SharedTimes],
-    found: Found,
+    found: PartsFound,
 ) -> list[ChosenDevice] | None:
     if found.chosen is None or found.value is None:
         return None
@@ -371,7 +371,7 @@ def _bound(problem: Problem, load: Workload, devices: Devices, deadline: Deadlin
     return None if prices is None else prices.bound
 
 
-def _with_bound(problem: Problem, found: Found, bound: float | None) -> Found:
+def _with_bound(problem: Problem, found: PartsFound, bound: float | None) -> PartsFound:
     """The same plan with another bound, which alone is proven."""
     most_wanted = problem.options.objective == "max-min"
     if bound is not None and found.value is not None:
@@ -381,7 +381,7 @@ def _with_bound(problem: Problem, found: Found, bound: float | None) -> Found:
         proven = abs(bound - found.value) <= OPTIMAL_GAP * found.value
     else:
         proven = False
-    return Found(chosen=found.chosen, value=found.value, bound=bound, proven=proven)
+    return PartsFound(chosen=found.chosen, value=found.value, bound=bound, proven=proven)
 
 
 def _check(problem: Problem) -> None:
@@ -406,7 +406,9 @@ def _prices(problem: Problem, times: Sequence[SharedTimes]) -> list[float]:
     return [each.device.price_per_hour or 0.0 for each in times]
 
 
-def _binding(problem: Problem, load: Workload, found: Found, chosen: Sequence[ChosenDevice]) -> str:
+def _binding(
+    problem: Problem, load: Workload, found: PartsFound, chosen: Sequence[ChosenDevice]
+) -> str:
     most_tenants = min(problem.options.max_tenants or load.models, load.models)
     parts = []
     widest = max(len(part.tenants) for device in chosen for part in device.parts)

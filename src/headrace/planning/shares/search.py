@@ -74,7 +74,7 @@ LEVELS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class PartsFound:
     """What a search ended with."""
 
     chosen: Chosen | None
@@ -86,8 +86,8 @@ class Found:
     """That there is nothing better than `chosen`; without it, that there is no plan."""
 
 
-NOTHING = Found(chosen=None, value=None, bound=None, proven=False)
-NO_PLAN = Found(chosen=None, value=None, bound=None, proven=True)
+NOTHING = PartsFound(chosen=None, value=None, bound=None, proven=False)
+NO_PLAN = PartsFound(chosen=None, value=None, bound=None, proven=True)
 
 
 class _Unsettled(Exception):
@@ -98,7 +98,7 @@ class _TooManyWays(_Unsettled):
     """There are too many devices to look at all ways to lay them out."""
 
 
-def least(pricing: Pricing) -> Found:
+def least(pricing: Pricing) -> PartsFound:
     """The least price of devices that carry every rate."""
     goal = Goal(most=False, cap=1.0)
     prices = pricing.of(goal)
@@ -116,7 +116,7 @@ def least(pricing: Pricing) -> Found:
                 found = _asked(pricing, goal, prices, 1.0, spend - prices.bound, spend, before)
                 if found is not None:
                     value = pricing.master.price(found)
-                    return Found(chosen=found, value=value, bound=value, proven=True)
+                    return PartsFound(chosen=found, value=value, bound=value, proven=True)
                 before = spend
             return NO_PLAN
         except _Unsettled:
@@ -124,7 +124,7 @@ def least(pricing: Pricing) -> Found:
     return _by_program(pricing, goal, prices, bound, None)
 
 
-def most(pricing: Pricing, *, precision: float) -> Found:
+def most(pricing: Pricing, *, precision: float) -> PartsFound:
     """The largest multiple of all rates, within `precision` of it (relative)."""
     goal, prices = _capped(pricing, 1e6)
     if prices is None:
@@ -164,7 +164,7 @@ def most(pricing: Pricing, *, precision: float) -> Found:
     if bound - value > max(precision, CLOSE_ENOUGH) * bound:
         return _by_program(pricing, goal, prices, bound, best)
     proven = best is not None and bound - value <= precision * bound
-    return Found(chosen=best, value=value, bound=max(bound, value), proven=proven)
+    return PartsFound(chosen=best, value=value, bound=max(bound, value), proven=proven)
 
 
 def _capped(pricing: Pricing, bound: float) -> tuple[Goal, Prices | None]:
@@ -232,7 +232,7 @@ def _asked(
 
 def _by_program(
     pricing: Pricing, goal: Goal, prices: Prices, bound: float, best: Chosen | None
-) -> Found:
+) -> PartsFound:
     """The best plan that integer programs over few parts find, and a bound on any.
 
     Args:
@@ -288,9 +288,9 @@ def _by_program(
             proven = limit is None and best is None
             break
     if best is None:
-        return Found(chosen=None, value=None, bound=bound, proven=proven)
+        return PartsFound(chosen=None, value=None, bound=bound, proven=proven)
     bound = max(bound, value) if goal.most else min(bound, value)
-    return Found(
+    return PartsFound(
         chosen=best, value=value, bound=bound, proven=sign * (value - bound) <= 1e-6 * abs(value)
     )
 

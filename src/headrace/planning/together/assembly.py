@@ -31,7 +31,7 @@ from headrace.planning.common.shared_assembly import (
     placed_slots,
 )
 from headrace.planning.together.cuts import Way
-from headrace.planning.together.steps import Chain, Costs, Step
+from headrace.planning.together.steps import Costs, Step, StepChain
 
 US_PER_S = 1e6
 
@@ -58,7 +58,7 @@ class Assembly:
         self._tenants: dict[tuple[str, str], Tenant] = {}
         """(slot, key of the step) -> who runs there."""
 
-    def plan(self, ways: Sequence[Way], chains: Sequence[Chain], claim: Claim) -> Plan:
+    def plan(self, ways: Sequence[Way], chains: Sequence[StepChain], claim: Claim) -> Plan:
         """
         Args:
             ways: of the problem's demands, in their order.
@@ -99,7 +99,7 @@ class Assembly:
             class_pipeline(self._problem, one, name, pools[one]) for one, name in names.items()
         )
 
-    def _in_stages(self, name: str, chain: Chain, way: Way) -> Pipeline:
+    def _in_stages(self, name: str, chain: StepChain, way: Way) -> Pipeline:
         stages = []
         for number, step in enumerate(chain.steps):
             # Every turn carries the rate; of several, which cost nothing, one will do.
@@ -136,7 +136,7 @@ class Assembly:
 
     # -- apps -------------------------------------------------------------------------------------
 
-    def _modules(self, app: App, chain: Chain) -> list[Deployment]:
+    def _modules(self, app: App, chain: StepChain) -> list[Deployment]:
         entries = [self._entries(app, step) for step in chain.steps]
         worst_us = [
             max(pipeline.load.worst_case_us for pipeline in own if pipeline.load) for own in entries
@@ -202,7 +202,7 @@ class Assembly:
         )
 
 
-def _claim(chain: Chain, app: App, modules: Sequence[Deployment]) -> AppClaim:
+def _claim(chain: StepChain, app: App, modules: Sequence[Deployment]) -> AppClaim:
     return AppClaim(
         app=app,
         reading="turns",
@@ -215,7 +215,7 @@ def _claim(chain: Chain, app: App, modules: Sequence[Deployment]) -> AppClaim:
 def assembled(
     costs: Costs,
     ways: Sequence[Way],
-    chains: Sequence[Chain],
+    chains: Sequence[StepChain],
     devices: Sequence[ChosenDevice],
     claim: Claim,
 ) -> Plan:

@@ -23,7 +23,7 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import ChosenDevice, placed_slots
 from headrace.planning.shares.planner import searched, workload
 from headrace.planning.shares.workload import Ints
-from headrace.planning.together.steps import Chain, Costs, Step
+from headrace.planning.together.steps import Costs, Step, StepChain
 
 SAME = 1e-6
 """Relative. Prices closer than this are one price."""
@@ -43,7 +43,7 @@ PARTS_TRIED = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BudgetsFound:
     """What a search ended with."""
 
     devices: list[ChosenDevice] | None
@@ -54,13 +54,13 @@ class Found:
     """No plan of these chains is cheaper. Infinite: there is none."""
 
 
-NOTHING = Found(devices=None, price=inf, bound=inf)
+NOTHING = BudgetsFound(devices=None, price=inf, bound=inf)
 
 
 class BudgetSearch:
     """One set of chains; keeps the best plan so far."""
 
-    def __init__(self, costs: Costs, chains: Sequence[Chain], deadline: Deadline) -> None:
+    def __init__(self, costs: Costs, chains: Sequence[StepChain], deadline: Deadline) -> None:
         self._boxes = Boxes([Graph(chain.before, chain.budget_us) for chain in chains])
         self.steps: tuple[Step, ...] = tuple(step for chain in chains for step in chain.steps)
         self.problem = costs.problem_of(self.steps)
@@ -80,7 +80,7 @@ class BudgetSearch:
         box = self._boxes.largest(self._low)
         return None if box is None else box[1]
 
-    def run(self, most: float = inf, *, first: bool = False) -> Found:
+    def run(self, most: float = inf, *, first: bool = False) -> BudgetsFound:
         """Search until proven, out of time, or nothing is left below the price `most`.
 
         Args:
@@ -102,7 +102,7 @@ class BudgetSearch:
                 self._look(*box, bound)
         left = min(self._queue[0][0] if self._queue else inf, self._unsettled)
         found = self._devices is not None
-        return Found(
+        return BudgetsFound(
             devices=self._devices,
             price=self._price if found else inf,
             bound=min(left, self._price),

@@ -26,7 +26,7 @@ from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.together.assembly import assembled
-from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, Found
+from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, BudgetsFound
 from headrace.planning.together.cuts import PIPELINES_MAX, Way, ways_to_cut
 from headrace.planning.together.memory import devices_to_hold
 from headrace.planning.together.refusal import (
@@ -35,7 +35,7 @@ from headrace.planning.together.refusal import (
     refuse_chains,
     refuse_steps,
 )
-from headrace.planning.together.steps import Chain, Costs, app_chain, model_chain
+from headrace.planning.together.steps import Costs, StepChain, app_chain, model_chain
 
 LEAST_S = 0.05
 """Of a search; one that is given less ends before it has begun."""
@@ -51,7 +51,7 @@ CHOICES_MAX = 200_000
 class Best:
     """The cheapest so far, and a bound on all."""
 
-    found: Found
+    found: BudgetsFound
     ways: tuple[Way, ...]
     bound: float
 
@@ -225,7 +225,7 @@ class Cheapest:
             for step in chain.steps
         )
 
-    def _level(self, least: float, chains: Sequence[Chain] = ()) -> float:
+    def _level(self, least: float, chains: Sequence[StepChain] = ()) -> float:
         """The least that whole devices can cost which is no less, of those that can hold what
         these chains weigh; infinite: there are too few."""
         cluster = self._problem.cluster

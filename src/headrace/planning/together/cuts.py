@@ -15,7 +15,7 @@ from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand
 from headrace.planning.common.candidates import NEVER_US
-from headrace.planning.together.steps import Chain, Costs, Place, Step, model_budget_us
+from headrace.planning.together.steps import Costs, Place, Step, StepChain, model_budget_us
 
 PIPELINES_MAX = 4
 """Equal pipelines of one model."""
@@ -27,7 +27,7 @@ CUTS_MAX = 50_000
 class Way:
     """A model as one or several chains."""
 
-    chains: tuple[Chain, ...]
+    chains: tuple[StepChain, ...]
     least_price: float
     """Of fractions of devices."""
     transfers_us: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ def _chain(
     pipelines: int,
     number: int,
     budget_us: int,
-) -> Chain:
+) -> StepChain:
     steps = tuple(
         Step(
             key=f"{demand.model}.{number}.{stage}",
@@ -124,4 +124,4 @@ def _chain(
         for stage, (first, end, device) in enumerate(places)
     )
     before = tuple((stage - 1,) if stage else () for stage in range(len(places)))
-    return Chain(name=demand.model, steps=steps, before=before, budget_us=budget_us)
+    return StepChain(name=demand.model, steps=steps, before=before, budget_us=budget_us)

@@ -19,7 +19,7 @@ from headrace.planning.shares.workload import Workload
 from headrace.planning.together.budgets import BudgetSearch
 from headrace.planning.together.cuts import Way
 from headrace.planning.together.least_cut import least_cut_us
-from headrace.planning.together.steps import Chain, Costs, model_chain
+from headrace.planning.together.steps import Costs, StepChain, model_chain
 
 PRECISION = 1e-3
 
@@ -30,7 +30,7 @@ CLOSE = 0.01
 
 
 def refuse_steps(
-    costs: Costs, problem: Problem, options: Sequence[Sequence[Way]], apps: Sequence[Chain]
+    costs: Costs, problem: Problem, options: Sequence[Sequence[Way]], apps: Sequence[StepChain]
 ) -> str | None:
     """Of models and apps that would be late, or fit no device, even with all devices to themselves
     and few requests.
@@ -92,7 +92,7 @@ def _refuse_slo(
     costs: Costs,
     what: str,
     needed_us: int,
-    chain: Chain,
+    chain: StepChain,
     slo_us: int,
     margin: float,
     cut: str = "",
@@ -214,7 +214,7 @@ def largest_carried(
 
 
 def multiples_of_rates(
-    costs: Costs, chains: Sequence[Chain], advice: Deadline
+    costs: Costs, chains: Sequence[StepChain], advice: Deadline
 ) -> tuple[float, float]:
     """The multiple of all rates that fits with every step at its widest budget, and its bound."""
     search = BudgetSearch(costs, chains, advice)

@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class StepChain:
     """Steps with one budget for the longest path over them."""
 
     name: str
@@ -61,11 +61,11 @@ class Chain:
     budget_us: int
 
 
-def model_chain(problem: Problem, demand: Demand) -> Chain:
+def model_chain(problem: Problem, demand: Demand) -> StepChain:
     """A model that runs whole."""
     step = Step(key=demand.model, model=demand.model, rate_rps=demand.rate_rps or 0.0)
     budget = model_budget_us(problem, demand)
-    return Chain(name=demand.model, steps=(step,), before=((),), budget_us=budget)
+    return StepChain(name=demand.model, steps=(step,), before=((),), budget_us=budget)
 
 
 def model_budget_us(problem: Problem, demand: Demand) -> int:
@@ -74,12 +74,12 @@ def model_budget_us(problem: Problem, demand: Demand) -> int:
     return budget_us(demand.slo_us, problem.options.margin_of(demand.model)) - gateway_us
 
 
-def app_chain(problem: Problem, app: App) -> Chain:
+def app_chain(problem: Problem, app: App) -> StepChain:
     """An app's modules; the budget is less what its code and the gateway take along a path."""
     names = [module.name for module in app.modules]
     order = topological_order(names, app.edges, app.name)
     waits = {name: [first for first, after in app.edges if after == name] for name in names}
-    return Chain(
+    return StepChain(
         name=app.name,
         steps=tuple(
             Step(

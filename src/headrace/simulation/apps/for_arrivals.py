@@ -19,7 +19,7 @@ from headrace.simulation.apps.headroom import (
     worst_attainments,
 )
 from headrace.simulation.apps.room_per_app import Room, cheapest_with_room
-from headrace.simulation.apps.what_would_do import Trial, late_text
+from headrace.simulation.apps.what_would_do import RoomTrial, late_text
 from headrace.simulation.worst_session import with_reserve
 
 TRIED = (
@@ -146,9 +146,9 @@ class _Tried:
         none = ", beyond which there is no plan" if lacks else ""
         return f", and too few with up to {rate:.0%} more rate or a margin of {margin:.0%}{none}"
 
-    def _trial(self) -> Trial:
+    def _trial(self) -> RoomTrial:
         wanted = with_reserve(self._attainment)
-        return Trial(
+        return RoomTrial(
             problem=self._problem,
             rooms=TRIED,
             in_time=lambda plan: min(self._shares(plan).values(), default=1.0) >= wanted,

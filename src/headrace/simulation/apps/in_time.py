@@ -26,7 +26,7 @@ from headrace.simulation.apps.headroom import (
     attains,
 )
 from headrace.simulation.apps.room_per_app import Room, cheapest_with_room
-from headrace.simulation.apps.what_would_do import Trial, calls, late_text
+from headrace.simulation.apps.what_would_do import RoomTrial, calls, late_text
 
 ATTAINMENT = 0.99
 """In time / arrived, of every app."""
@@ -149,11 +149,11 @@ def _refused(
     return _trial(problem, limit, on_progress).completed(said)
 
 
-def _trial(problem: Problem, limit: Deadline, on_progress: Callable[[str], None]) -> Trial:
+def _trial(problem: Problem, limit: Deadline, on_progress: Callable[[str], None]) -> RoomTrial:
     def in_time(plan: Plan) -> bool:
         return attains(plan, problem.profiles, "uniform", SEED, SURELY, requests=REQUESTS)
 
-    return Trial(
+    return RoomTrial(
         problem=problem,
         rooms=tuple(room for room in TRIED if room.rate_headroom in _rooms(problem).rates),
         in_time=in_time,

@@ -43,7 +43,7 @@ TRY = "\n  try "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RoomTrial:
     """What is tried, and within which time."""
 
     problem: Problem

@@ -35,7 +35,7 @@ HALVINGS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cheapest:
+class BillFound:
     """What a search found."""
 
     modules: tuple[ModuleBill, ...] | None
@@ -47,7 +47,7 @@ class Cheapest:
     """Whether it was: with more requests in a turn some might be."""
 
 
-class BudgetSearch:
+class BillSearch:
     """One case; keeps the best plan so far."""
 
     def __init__(self, case: BillCase, most: float, tenants_max: int) -> None:
@@ -66,7 +66,7 @@ class BudgetSearch:
             np.int64,
         )
 
-    def run(self, floor: float, boxes_max: int, limit: Deadline) -> Cheapest:
+    def run(self, floor: float, boxes_max: int, limit: Deadline) -> BillFound:
         """Search until proven, cheaper than nothing that `floor` allows, or out of time.
 
         Args:
@@ -105,9 +105,9 @@ class BudgetSearch:
                 look(*box)
         return self._answer(self.bill)
 
-    def _answer(self, bound: float) -> Cheapest:
+    def _answer(self, bound: float) -> BillFound:
         bound = min(bound, self.bill)
-        return Cheapest(modules=self.modules, bill=self.bill, bound=bound, is_all=self._is_all)
+        return BillFound(modules=self.modules, bill=self.bill, bound=bound, is_all=self._is_all)
 
     def _within(self, high: Ints) -> tuple[float, tuple[ModuleBill, ...]] | None:
         choices = np.empty((len(high), CHOICES), np.int64)

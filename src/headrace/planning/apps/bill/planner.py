@@ -18,7 +18,7 @@ from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.budgets import SAME
 from headrace.planning.apps.bill.case import ModuleBill, devices_of
 from headrace.planning.apps.bill.of_problem import bill_case
-from headrace.planning.apps.bill.refusal import Found, Refusal
+from headrace.planning.apps.bill.refusal import DevicesFound, Refusal
 from headrace.planning.apps.bill.search import least_devices_bill
 from headrace.planning.apps.bill.stock import InStock, StockSearch
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase, app_case
@@ -78,15 +78,15 @@ def plan_bill(problem: Problem, by_fraction: PlanResult, limit: Deadline) -> Pla
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
 
 
-def _search(problem: Problem, limit: Deadline) -> Found:
+def _search(problem: Problem, limit: Deadline) -> DevicesFound:
     """Whether a problem's apps have a plan on the whole devices that there are."""
     cases = [app_case(problem, app) for app in problem.apps]
     most = _start_price(problem)
     search = StockSearch(problem, cases, most, limit)
     search.run(first_will_do=True)
     if search.best is None:
-        return Found(devices=None, certain=_excludes(search.bound, most, cases))
-    return Found(devices=Counter(devices_of(search.best.modules)), certain=True)
+        return DevicesFound(devices=None, certain=_excludes(search.bound, most, cases))
+    return DevicesFound(devices=Counter(devices_of(search.best.modules)), certain=True)
 
 
 def _excludes(bound: float, most: float, cases: Sequence[AppCase]) -> bool:

@@ -39,7 +39,7 @@ EACH = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DevicesFound:
     """What a search on whole devices found."""
 
     devices: dict[str, int] | None
@@ -48,7 +48,7 @@ class Found:
     """Whether no plan exists, where none was found."""
 
 
-Search = Callable[[Problem, Deadline], Found]
+Search = Callable[[Problem, Deadline], DevicesFound]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Refusal:
             return False if found.certain else None
         return True
 
-    def _search(self, problem: Problem) -> Found:
+    def _search(self, problem: Problem) -> DevicesFound:
         return self.search(problem, self.limit.part(EACH))
 
     def _slos(self, apps: Collection[str]) -> str | None:

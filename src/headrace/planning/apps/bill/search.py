@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.planning.apps.bill.bound import least_bill
-from headrace.planning.apps.bill.budgets import SAME, BudgetSearch
+from headrace.planning.apps.bill.budgets import SAME, BillSearch
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
 from headrace.planning.common.deadline import Deadline
 
@@ -49,7 +49,7 @@ def least_devices_bill(
     tenants = min(allowed, _tenants_max(case))
     if len(case) <= MODULES_MAX:
         floor = least_bill(case)
-        found = BudgetSearch(case, most, tenants).run(floor, BOXES_MAX, limit)
+        found = BillSearch(case, most, tenants).run(floor, BOXES_MAX, limit)
         # With fewer tenants or requests than there may be, the relaxation is what is proven.
         is_all = found.is_all and tenants == allowed
         bound = max(floor, found.bound if is_all else 0.0)
@@ -64,7 +64,7 @@ def least_devices_bill(
     for bundle in _bundles(case):
         if len(bundle) > MODULES_MAX:
             return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
-        found = BudgetSearch(bundle, most, tenants).run(0.0, BOXES_MAX, limit)
+        found = BillSearch(bundle, most, tenants).run(0.0, BOXES_MAX, limit)
         if found.modules is None:
             return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
         modules += [module.moved(slots) for module in found.modules]

@@ -32,7 +32,7 @@ PLAN_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class MachinesFound:
     """The cheapest machines that were found."""
 
     modules: tuple[Schedule, ...]
@@ -85,7 +85,7 @@ class _Bracket:
         return True
 
 
-def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> Found | None:
+def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> MachinesFound | None:
     """The cheapest plan found, and the bound; None where nothing fits the budget.
 
     Args:
@@ -114,7 +114,7 @@ def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> Found
     if best is None:
         return None
     modules = tuple(point_schedule(o.module, p) for o, p in zip(brackets, best, strict=True))
-    return Found(modules=modules, bound=min(bound, sum(module.cost for module in modules)))
+    return MachinesFound(modules=modules, bound=min(bound, sum(module.cost for module in modules)))
 
 
 def _choose(part: Part, case: AppCase, brackets: Sequence[_Bracket]) -> list[Point] | None:

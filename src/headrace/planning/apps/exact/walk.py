@@ -95,7 +95,7 @@ _TINY = 1e-9
 _SAME = 1e-12
 
 
-class Tables(NamedTuple):
+class ModuleTables(NamedTuple):
     """What one module's walks work on. K candidates, Q kinds of slot, K + 1 levels, one best."""
 
     candidates: Rows
@@ -144,7 +144,7 @@ def _collect_us(batch: int, duration_us: int, rate_rps: float) -> int:
 
 
 @hot
-def _ask(t: Tables, q: Question) -> None:
+def _ask(t: ModuleTables, q: Question) -> None:
     """Write down what each candidate needs within the budget, and what can be behind it.
 
     `_collect_us` rounds up all but a thousandth of a microsecond. All of it is allowed for here: a
@@ -173,7 +173,7 @@ def _needed_rps(batch: int, duration_us: int, budget_us: int) -> float:
 
 
 @hot
-def _floor(t: Tables, load_rps: float, budget_us: int) -> float:
+def _floor(t: ModuleTables, load_rps: float, budget_us: int) -> float:
     """What no machines within the budget cost less than, looked at one configuration at a time."""
     least = np.inf
     for k in range(t.candidates.shape[0]):
@@ -185,7 +185,7 @@ def _floor(t: Tables, load_rps: float, budget_us: int) -> float:
 
 
 @hot
-def _worst_us(t: Tables, depth: int, j: int, dummy_rps: float) -> int:
+def _worst_us(t: ModuleTables, depth: int, j: int, dummy_rps: float) -> int:
     """Worst case of a prefix with machines of j behind it, and dummy load behind all."""
     c = t.candidates[j]
     rate = t.levels[depth].left_rps + dummy_rps
@@ -199,7 +199,7 @@ def _worst_us(t: Tables, depth: int, j: int, dummy_rps: float) -> int:
 
 
 @hot
-def _least_cost(t: Tables, q: Question, depth: int, j: int) -> float:
+def _least_cost(t: ModuleTables, q: Question, depth: int, j: int) -> float:
     """What no leaf costs less than that goes on from here with candidate j or behind."""
     level = t.levels[depth]
     cost, carried = level.cost, level.left_rps + level.lacking_rps
@@ -217,12 +217,12 @@ def _least_cost(t: Tables, q: Question, depth: int, j: int) -> float:
 
 
 @hot
-def _too_dear(t: Tables, q: Question, cost: float) -> bool:
+def _too_dear(t: ModuleTables, q: Question, cost: float) -> bool:
     return cost == np.inf or cost > t.best[0].cost * (1 + _SAME - q.slack)
 
 
 @hot
-def _keep(t: Tables, depth: int, j: int, whole: int, is_rest: bool) -> None:
+def _keep(t: ModuleTables, depth: int, j: int, whole: int, is_rest: bool) -> None:
     """Write the best leaf down: the prefix, and `whole` machines of j, or j for what is left."""
     count = t.candidates.shape[0]
     for k in range(count):
@@ -234,7 +234,7 @@ def _keep(t: Tables, depth: int, j: int, whole: int, is_rest: bool) -> None:
 
 
 @hot
-def _end_here(t: Tables, q: Question, depth: int, j: int, full: int, ends: bool) -> None:
+def _end_here(t: ModuleTables, q: Question, depth: int, j: int, full: int, ends: bool) -> None:
     """The leaf whose last machines are of candidate j.
 
     Args:
@@ -269,7 +269,7 @@ def _end_here(t: Tables, q: Question, depth: int, j: int, full: int, ends: bool)
 
 
 @hot
-def _go_on(t: Tables, q: Question, depth: int, j: int) -> int:
+def _go_on(t: ModuleTables, q: Question, depth: int, j: int) -> int:
     """Look at the leaf with candidate j, then put all the machines behind that j can fill.
 
     Returns:
@@ -303,7 +303,7 @@ def _go_on(t: Tables, q: Question, depth: int, j: int) -> int:
 
 
 @hot
-def _one_fewer(t: Tables, q: Question, depth: int, done: bool) -> int:
+def _one_fewer(t: ModuleTables, q: Question, depth: int, done: bool) -> int:
     """Take back one machine of the choice that led here; of the last one, the choice.
 
     Returns:
@@ -327,7 +327,7 @@ def _one_fewer(t: Tables, q: Question, depth: int, done: bool) -> int:
 
 
 @hot
-def _walk(t: Tables, q: Question) -> bool:
+def _walk(t: ModuleTables, q: Question) -> bool:
     """Put the best leaf into `best` and `machines`, if one is better than what stands there.
 
     Returns:
@@ -379,7 +379,7 @@ def _fill_tails(candidates: Rows, tails: Rows) -> None:
 
 
 @compiled
-def _tables(candidates: Rows, room: Ints, machines: Ints) -> Tables:
+def _tables(candidates: Rows, room: Ints, machines: Ints) -> ModuleTables:
     count = candidates.shape[0]
     tails = np.empty((count, room.shape[0]), TAIL)
     _fill_tails(candidates, tails)
@@ -387,12 +387,12 @@ def _tables(candidates: Rows, room: Ints, machines: Ints) -> Tables:
     for slots in room:
         limited = limited or slots < ENDLESS
     levels, best = np.empty(count + 1, LEVEL), np.empty(1, BEST)
-    return Tables(candidates, tails, room, limited, levels, best, machines)
+    return ModuleTables(candidates, tails, room, limited, levels, best, machines)
 
 
 @hot
 def _cheapest(
-    t: Tables, load_rps: float, budget_us: int, forms: Ints, slacks: Floats, effort: Effort
+    t: ModuleTables, load_rps: float, budget_us: int, forms: Ints, slacks: Floats, effort: Effort
 ) -> tuple[float, bool]:
     """The best leaf of these forms within the budget; what none costs less than, if that is known.
 
