@@ -19,7 +19,7 @@ from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
-from headrace.simulation.beside import beside_of
+from headrace.simulation.beside import Beside, beside_of
 from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, of_items, run
 from headrace.simulation.driver import SimDriver, Slower
@@ -88,67 +88,118 @@ def simulate(
     topology = Topology.from_plan(plan, profiles)
     header = topology.event_log_header("virtual", policy)
     offered = _offered(list(requests_of(arrivals, topology)))
-    reached_at_us = offered.arrived_at_us
-    rng = np.random.default_rng(seed)
     items = items_of(arrivals, plan, seed) if topology.is_malleable else None
     if items is None:
         check_single(arrivals)
-    changes = _slot_changes(faults, topology)
+    work = _Work(
+        topology=topology,
+        policy=policy,
+        offered=offered,
+        items=items,
+        changes=_slot_changes(faults, topology),
+        slower=slower,
+        queue_limit=queue_limit,
+        on_progress=on_progress,
+    )
+    rng = np.random.default_rng(seed)
+    if times is not None:
+        return header, _as_served(work, times, levels or {}, rng)
+    beside = beside_of(plan, profiles, interference) if interference else None
+    return header, _as_profiled(work, beside, rng if jitter else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is simulated, whichever times it takes."""
+
+    topology: Topology
+    policy: str
+    offered: Offered
+    """As they reach the gateway; one each of requests of many items."""
+    items: Ints | None
+    """Of each; None: no request of this plan has several."""
+    changes: Sequence[SlotChange]
+    slower: Slower | None
+    queue_limit: int
+    on_progress: Callable[[int], None] | None
+
+
+def _as_profiled(
+    work: _Work, beside: Beside | None, rng: np.random.Generator | None
+) -> list[AnyEvent]:
+    """
+    Args:
+        rng: of the jitter; None: there is none.
+    """
+    offered, items = work.offered, work.items
+    reached_at_us = offered.arrived_at_us
+    passed_at_us = behind_gateway(work.topology, reached_at_us, offered.model)
+    offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
+    if items is not None:
+        offered, reached_at_us = of_items(offered, items), np.repeat(reached_at_us, items)
+    late = np.flatnonzero(offered.arrived_at_us > reached_at_us).tolist()
+    waited = {i: int(reached_at_us[i]) for i in late}
     events: list[AnyEvent] = []
-    if times is None:
-        passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
-        offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
-        if items is not None:
-            offered, reached_at_us = of_items(offered, items), np.repeat(reached_at_us, items)
-        late = np.flatnonzero(offered.arrived_at_us > reached_at_us).tolist()
-        waited = {i: int(reached_at_us[i]) for i in late}
-        run(
-            topology,
-            policy,
-            offered,
-            rng=rng if jitter else None,
-            changes=changes,
-            slower=slower,
-            beside=beside_of(plan, profiles, interference) if interference else None,
-            queue_limit=queue_limit,
-            log=events,
-            on_progress=on_progress,
-        )
-        return header, as_reached(events, waited)
-    header_of_log, logged = times
+    run(
+        work.topology,
+        work.policy,
+        offered,
+        rng=rng,
+        changes=work.changes,
+        slower=work.slower,
+        beside=beside,
+        queue_limit=work.queue_limit,
+        log=events,
+        on_progress=work.on_progress,
+    )
+    return as_reached(events, waited)
+
+
+def _as_served(
+    work: _Work,
+    times: tuple[EventLogHeader, Sequence[AnyEvent]],
+    levels: Mapping[str, float],
+    rng: np.random.Generator,
+) -> list[AnyEvent]:
+    """With a server's times, by a dispatcher that learns from them as the server's does."""
+    topology, offered, items = work.topology, work.offered, work.items
+    reached, due = offered.arrived_at_us, offered.deadline_at_us
+    header, logged = times
     seen = seen_in(logged)
     arrived = [event.at_us for event in logged if isinstance(event, Arrived)]
-    moments = moments_of(arrived, reached_at_us, rng, left_out=left_out(seen))
+    moments = moments_of(arrived, reached, rng, left_out=left_out(seen))
     served = ServedGateway(topology, list(without(behind(seen), logged)), moments)
-    ways = served.ways(topology, reached_at_us, offered.model, offered.deadline_at_us)
+    ways = served.ways(topology, reached, offered.model, due)
     told = dataclasses.replace(
         offered, arrived_at_us=ways.passed_at_us, deadline_at_us=ways.told_at_us
     )
-    reached, due = reached_at_us, offered.deadline_at_us
     if items is not None:
         told = of_items(told, items)
         reached, due = (np.repeat(each, items) for each in (reached, due))
     clock = SimClock()
     like = None if moments is None else Like(moments, clock.now_us)
-    durations = measured_durations(topology, header_of_log, logged, rng, like)
-    driver = SimDriver(topology, clock, durations, slower)
+    durations = measured_durations(topology, header, logged, rng, like)
+    driver = SimDriver(topology, clock, durations, work.slower)
+    events: list[AnyEvent] = []
     noted = noting(durations, events.append)
-    dispatcher = Dispatcher(topology, policy, clock, driver, noted, queue_limit, weights=driver)
+    dispatcher = Dispatcher(
+        topology, work.policy, clock, driver, noted, work.queue_limit, weights=driver
+    )
     driver.reports = driver.load_reports = dispatcher
-    dispatcher.assume(levels or {})
-    for change in changes:
+    dispatcher.assume(levels)
+    for change in work.changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
         clock.call_at(change.at_us, partial(report, change.slot))
     if topology.is_malleable:
         groups = _in_items(list(_requests(told)), told.items.tolist())
-        replay_items(groups, clock, dispatcher.on_items, on_progress)
+        replay_items(groups, clock, dispatcher.on_items, work.on_progress)
     else:
         ready = ways.ready_at_us.tolist()
-        inbox = Inbox(_requests(told), ready, clock, dispatcher.on_arrival, on_progress)
+        inbox = Inbox(_requests(told), ready, clock, dispatcher.on_arrival, work.on_progress)
         driver.reports = inbox.reading(dispatcher)
         inbox.open()
     clock.run()
-    return header, served.seen(events, reached, due)
+    return served.seen(events, reached, due)
 
 
 def _requests(offered: Offered) -> Iterator[Request]:
