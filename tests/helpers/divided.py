@@ -12,7 +12,7 @@ DIVIDED = Addition(
 import os
 
 from headrace.executors.base import Bandwidths, ExecutorKind, Measurement
-from headrace.executors.onnx import MeasuredOnnx
+from headrace.executors.onnx_runs import MeasuredOnnx
 
 ALL = 132
 now_ns = 0

@@ -18,7 +18,7 @@ import os
 import time
 
 from headrace.executors.base import ExecutorKind, Measurement
-from headrace.executors.onnx import MeasuredOnnx
+from headrace.executors.onnx_runs import MeasuredOnnx
 
 
 class Toy:

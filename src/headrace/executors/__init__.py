@@ -2,7 +2,7 @@
 
 table      the kinds there are; placement, workers, migration, `serve` and `profile` read it
 base       what a kind states, and the contract of what it opens
-onnx, onnx_session   ONNX Runtime on a CPU core
+onnx, onnx_session, onnx_runs   ONNX Runtime on a CPU core
 pytorch    PyTorch on a CPU core, by torch_model over torch_program; translated/: ONNX's operators
 cuda       an NVIDIA GPU, by either
 mps, mps_keeper   processes that have a part of one each

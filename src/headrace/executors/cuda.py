@@ -35,7 +35,8 @@ from headrace.executors.base import (
 )
 from headrace.executors.cuda_bandwidths import measured_bandwidths
 from headrace.executors.cuda_streams import cuda_device, registered
-from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
+from headrace.executors.onnx import OnnxExecutor
+from headrace.executors.onnx_runs import MeasuredOnnx
 from headrace.executors.onnx_session import runs_on_gpus
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
 from headrace.executors.torch_moving import TorchMoving

@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
-from headrace.executors.onnx import MeasuredOnnx
 from headrace.executors.onnx_products import blocked
+from headrace.executors.onnx_runs import MeasuredOnnx
 from headrace.executors.onnx_session import first_line
 
 _LEAST_BYTES = 64
