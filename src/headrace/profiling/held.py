@@ -19,9 +19,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from mmap import mmap
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,7 +39,7 @@ from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.percentiles import percentile
 from headrace.domain.profile import Profile
-from headrace.executors.base import StageToLoad, TensorMemory
+from headrace.executors.base import Executor, StageToLoad, TensorMemory
 from headrace.executors.behind import do_behind
 from headrace.executors.table import AUTO, executor, kind_for
 from headrace.profiling.items import random_items, tiled
@@ -140,6 +143,30 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
         seed=SEED,
         warm_up=False,
     )
+    tensors = _placed(profile)
+    for library in kind.measures.libraries:
+        import_module(library)
+    open_it = partial(open_stage, stage, tensors.memory)
+    held, most = _memory_taken(open_it, tensors)
+    starts_ns = sorted(_starts_ns(open_it, tensors, kind.measures.timer_ns))
+    return HeldMemory(
+        held_bytes=held,
+        working_bytes=max(0, most - held),
+        start_p50_us=percentile(starts_ns, 500) // 1000,
+        start_p99_us=percentile(starts_ns, 990) // 1000,
+    )
+
+
+class _Placed(NamedTuple):
+    """Tensors of one item as in a server's arena, the inputs filled."""
+
+    memory: TensorMemory
+    inputs: list[int]
+    """Offsets."""
+    outputs: list[int]
+
+
+def _placed(profile: Profile) -> _Placed:
     specs, offsets, end = (*profile.inputs, *profile.outputs), [], 0
     for spec in specs:
         offsets.append(end)
@@ -153,32 +180,41 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
     given = as_they_lie(profile.inputs, items)
     for spec, offset in zip(profile.inputs, inputs, strict=True):
         memory.tensor(spec, 1, offset)[...] = given[spec.name]
-    for library in kind.measures.libraries:
-        import_module(library)
+    return _Placed(memory, inputs, outputs)
+
+
+def _memory_taken(open_it: Callable[[], Executor], tensors: _Placed) -> tuple[int, int]:
+    """(bytes that the model holds, the most that it took beyond what was there before)."""
     base, held, most = own_bytes(), 0, 0
     for turn in range(TURNS):
         with MemoryWatch() as watch:
-            opened = open_stage(stage, memory)
-            opened.run(1, inputs, outputs)
+            opened = open_it()
+            opened.run(1, tensors.inputs, tensors.outputs)
             behind = threading.Event()
             do_behind(behind.set)
             while turn == 0 and not behind.is_set():
-                opened.run(1, inputs, outputs)
+                opened.run(1, tensors.inputs, tensors.outputs)
             behind.wait()
             loaded = own_bytes()
-            opened.run(1, inputs, outputs)
+            opened.run(1, tensors.inputs, tensors.outputs)
             loaded = max(loaded, own_bytes())
         opened.unload()
         del opened
         held = max(1, loaded - own_bytes())
         most = max(most, watch.most_bytes - base)
+    return held, most
+
+
+def _starts_ns(
+    open_it: Callable[[], Executor], tensors: _Placed, timer_ns: Callable[[], int]
+) -> list[int]:
+    """From its files until the first answer, of each start that there is time for."""
     starts_ns: list[int] = []
-    timer_ns = kind.measures.timer_ns
 
     def start() -> None:
         began_ns = timer_ns()
-        opened = open_stage(stage, memory)
-        opened.run(1, inputs, outputs)
+        opened = open_it()
+        opened.run(1, tensors.inputs, tensors.outputs)
         starts_ns.append(timer_ns() - began_ns)
         opened.unload()
         behind = threading.Event()
@@ -191,12 +227,7 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
             len(starts_ns) < MAX_STARTS and time.perf_counter() - began_s < STARTS_S
         ):
             start()
-    return HeldMemory(
-        held_bytes=held,
-        working_bytes=max(0, most - held),
-        start_p50_us=percentile(sorted(starts_ns), 500) // 1000,
-        start_p99_us=percentile(sorted(starts_ns), 990) // 1000,
-    )
+    return starts_ns
 
 
 if __name__ == "__main__":
