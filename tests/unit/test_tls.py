@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from headrace.load.options import ClientTls
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.access import Access, AccessError
 from headrace.serving.front.base import Front, FrontOptions
 from headrace.serving.front.grpc import frames
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.table import FRONTS
-from headrace.serving.front.tls import TlsFiles, tls_files
+from headrace.serving.front.tls import STRICT, TlsFiles, tls_files
 from headrace.serving.front.tls_failures import on_failure
 from helpers.certificates import Pair, authority, signed
 from helpers.gateway import TOKEN, FakeEngine, get, post
@@ -88,11 +89,33 @@ def first_bytes(name: str, tls: TlsFiles, client: ssl.SSLContext | None) -> tupl
 
 def client_of(authority: Pair, own: Pair | None = None, alpn: str = "") -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.verify_flags &= ~STRICT
     if own is not None:
         context.load_cert_chain(own.certificate, own.key)
     if alpn:
         context.set_alpn_protocols([alpn])
     return context
+
+
+def test_an_authority_that_does_not_say_what_its_key_is_for_is_taken_whatever_python_asks_for(
+    ours: Pair, server: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = ssl.create_default_context
+
+    def of_python_3_13(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = default(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", of_python_3_13)
+    shown = TlsFiles(
+        certificate=server.certificate, key=server.key, client_authority=ours.certificate
+    )
+    shown_by_client = ClientTls(
+        authority=ours.certificate, certificate=server.certificate, key=server.key
+    )
+    told, _ = first_bytes("grpc", shown, shown_by_client.context("h2"))
+    assert told[3] == frames.SETTINGS
 
 
 @pytest.mark.parametrize("name", ["http", "grpc"])

@@ -16,6 +16,10 @@ def document_schema(kinds: list[type], title: str, description: str) -> dict[str
     roots, components = msgspec.json.schema_components(
         kinds, schema_hook=_fraction_schema, ref_template="#/$defs/{name}"
     )
+    for component in components.values():
+        if "description" in component:
+            # Until Python 3.13 docstrings are indented as they stand in the source.
+            component["description"] = inspect.cleandoc(component["description"])
     for kind in kinds:
         for record in _records(msgspec.inspect.type_info(kind)):
             _describe_fields(components[record.__name__], field_docs(record))

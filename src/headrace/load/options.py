@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.serving.front.tls import STRICT
 
 MAX_CONNECTIONS: Final = 256
 
@@ -33,6 +34,7 @@ class ClientTls:
             raise DocumentError("load: a client's certificate needs both --tls-cert and --tls-key")
         try:
             context = ssl.create_default_context(cafile=self.authority)
+            context.verify_flags &= ~STRICT
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ssl.SSLError) as error:
