@@ -74,6 +74,35 @@ def test_onnx_reads_and_writes_exactly_its_regions(
     executor.unload()
 
 
+def test_stages_of_one_file_have_it_open_once_and_answer_also_when_one_is_gone(
+    tmp_path: Path, arena: Arena, memory: TensorMemory
+) -> None:
+    path = saved(add_one_model(), tmp_path / "m.onnx")
+    first, other = (open_stage(load_of(path, stage=stage), memory) for stage in (0, 1))
+    assert isinstance(first, onnx.OnnxExecutor)
+    assert isinstance(other, onnx.OnnxExecutor)
+    assert first._session is other._session
+    rows = np.arange(16, dtype=np.float32)
+    arena.view[: rows.nbytes] = rows.tobytes()
+
+    first.run(1, (0,), (4096,))
+    first.unload()
+    other.run(1, (4096,), (8192,))
+
+    found = np.frombuffer(arena.view[8192 : 8192 + rows.nbytes], np.float32).copy()
+    np.testing.assert_array_equal(found, rows + 2)
+
+
+def test_with_other_threads_or_if_it_comes_and_goes_a_stage_has_its_file_open_for_itself(
+    tmp_path: Path, memory: TensorMemory
+) -> None:
+    path = saved(add_one_model(), tmp_path / "m.onnx")
+    apart: dict[str, Any] = {"comes_and_goes": True}
+    changes: list[dict[str, Any]] = [{}, {"threads": 2}, apart, apart]
+    opened: list[Any] = [open_stage(load_of(path, **change), memory) for change in changes]
+    assert len({id(executor._session) for executor in opened}) == len(changes)
+
+
 def test_an_output_that_is_an_input_is_that_input_and_not_what_was_there_before(
     tmp_path: Path, arena: Arena, memory: TensorMemory
 ) -> None:

@@ -138,6 +138,7 @@ def test_models_that_come_and_go_are_no_part_of_what_a_worker_begins_with(tmp_pa
     [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
     assert spec.loads == ()
     assert [load.name for load in spec.later] == ["m0/p/0", "m1/p/0", "m2/p/0"]
+    assert all(load.comes_and_goes for load in spec.later)
 
 
 def test_stages_of_one_weights_file_are_for_this_machines_processor_only(
@@ -167,6 +168,7 @@ def test_every_slot_loads_the_stages_of_its_pools(
         ["m/p/1"],
         ["m/p/1"],
     ]
+    assert not any(load.comes_and_goes for spec in specs for load in spec.loads)
     first, second = specs[0].loads[0], specs[1].loads[0]
     assert [spec.name for spec in first.outputs] == [spec.name for spec in second.inputs]
     assert all(Path(load.path).is_file() for spec in specs for load in spec.loads)

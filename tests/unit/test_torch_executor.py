@@ -83,6 +83,25 @@ def test_a_model_that_does_not_compute_zeros_is_loaded_and_answers(
     assert np.array_equal(memory.tensor(ROWS, 2, 4096), expected)
 
 
+def test_stages_of_one_file_have_its_weights_once_unless_they_come_and_go(
+    exported: tuple[Path, ExternalWeights | None],
+) -> None:
+    opened, stage = executor("torch").open, stage_of(*exported)
+    assert opened is not None
+    memory = TensorMemory(mmap(-1, 1 << 16))
+    first, other, own = (
+        opened(each, memory) for each in (stage, stage, replace(stage, comes_and_goes=True))
+    )
+    models: list[Any] = [held._model for held in (first, other, own)]  # type: ignore[attr-defined]
+    assert models[0] is models[1]
+    assert models[0] is not models[2]
+    first.unload()
+    memory.tensor(IDS, 1, 0)[...] = [[1, 2, 3]]
+    other.run(1, (0,), (4096,))
+    own.run(1, (0,), (8192,))
+    assert np.array_equal(memory.tensor(ROWS, 1, 4096), memory.tensor(ROWS, 1, 8192))
+
+
 def test_an_output_of_another_shape_than_profiled_is_refused_at_load(tmp_path: Path) -> None:
     graph = load_graph(export(torch.nn.ReLU().eval(), torch.ones(2, 3), tmp_path / "m.pt2"))
     (tmp_path / "stage").write_bytes(whole_model(graph))

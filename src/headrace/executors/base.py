@@ -89,6 +89,9 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     start: StageStart | None = None
     """Of a stage that comes and goes: what is copied and what is not, where its kind of executor
     moves layers one by one. None: all of it, before anything runs."""
+    comes_and_goes: bool = False
+    """Its memory is counted and given back by itself, so that nothing of it is shared with other
+    stages of the same file."""
 
 
 def require_checked(stage: StageToLoad) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from headrace.executors.cuda_streams import cuda_device, registered
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_runs import MeasuredOnnx
 from headrace.executors.onnx_session import runs_on_gpus
+from headrace.executors.opened import opened_once
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
 from headrace.executors.torch_moving import TorchMoving
 from headrace.executors.torch_streamed import KeptModels, StreamedExecutor
@@ -63,12 +64,16 @@ def _open(stage: StageToLoad, memory: TensorMemory) -> Executor:
         return StreamedExecutor(stage, memory, _kept(number))
     content = Path(stage.path).read_bytes()
     if runs_by_onnx_runtime(content):
-        _require_room(stage.name, content, number)
-        return OnnxExecutor(stage, memory, gpu=number)
+        require_room = partial(_require_room, stage.name, content, number)
+        return OnnxExecutor(stage, memory, number, require_room)
     prepare(f"cuda:{number}")
-    _require_room(stage.name, content, number)
     _pin(*memory.place)
-    return TorchExecutor(stage, memory, TorchModel(content, stage.weights, f"cuda:{number}"))
+
+    def opening() -> TorchModel:
+        _require_room(stage.name, content, number)
+        return TorchModel(content, stage.weights, f"cuda:{number}")
+
+    return TorchExecutor(stage, memory, opened_once(stage, ("torch", number), opening))
 
 
 def _open_for_measuring(content: bytes, weights: ExternalWeights | None) -> OpenedModel:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from headrace.executors.onnx_session import (
     trim_heap,
 )
 from headrace.executors.onnx_shared import MAKER, PACKED_BYTES
+from headrace.executors.opened import opened_once
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +71,18 @@ class OnnxExecutor:
     takes over between two runs (decisions 0056 and 0075).
     """
 
-    def __init__(self, stage: StageToLoad, memory: TensorMemory, gpu: int | None = None) -> None:
+    def __init__(
+        self,
+        stage: StageToLoad,
+        memory: TensorMemory,
+        gpu: int | None = None,
+        before: Callable[[], object] = tuple,
+    ) -> None:
+        """`before`: what is asked before its file is opened, if it is not open already."""
         self._stage = stage
         self._memory = memory
         in_place = _is_used_in_place(stage, gpu)
-        self._session = _shared_session(stage, gpu, packed=not in_place)
+        self._session = _session(stage, gpu, packed=not in_place, before=before)
         self._packs_later = in_place and _packed_bytes(self._session) >= PACKED_FROM_BYTES
         self._packed: Any = None
         """The session that takes over, when it is there."""
@@ -132,7 +139,7 @@ class OnnxExecutor:
         if self._session is None:
             return
         try:
-            self._packed = _shared_session(self._stage, None)
+            self._packed = _session(self._stage, None)
         except ModelError:
             return  # its files have changed meanwhile; what is open goes on answering
         # Between two batches; where they follow each other at once, the next one is as quick.
@@ -208,10 +215,6 @@ class OnnxExecutor:
                     )
 
 
-_SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionary()
-"""Of this process, by stage file: the buckets of a model run on one."""
-
-
 def _packed_bytes(session: Any) -> int:
     """What a session that packs matrices makes of a prepared stage, beside their file."""
     return int(session.get_modelmeta().custom_metadata_map.get(PACKED_BYTES, 0))
@@ -236,22 +239,25 @@ def _pack(waiting: "weakref.ref[OnnxExecutor]") -> None:
         executor.pack()
 
 
-def _shared_session(stage: StageToLoad, gpu: int | None, *, packed: bool = True) -> Any:
-    if not stage.dimensions:
-        mapped = is_shared(stage.weights)
+def _session(
+    stage: StageToLoad,
+    gpu: int | None,
+    *,
+    packed: bool = True,
+    before: Callable[[], object] = tuple,
+) -> Any:
+    def opening() -> Any:
+        before()
         return open_session(
             stage.path,
             stage.weights,
-            mapped=mapped,
+            mapped=not stage.dimensions and is_shared(stage.weights),
             packed=packed,
             gpu=gpu,
             threads=stage.threads,
         )
-    session = _SESSIONS.get((stage.path, gpu))
-    if session is None:
-        session = open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
-        _SESSIONS[stage.path, gpu] = session
-    return session
+
+    return opened_once(stage, ("onnx", gpu, packed, stage.threads), opening)
 
 
 def _check(stage: str, kind: str, wanted: Sequence[TensorSpec], found: Sequence[Any]) -> None:

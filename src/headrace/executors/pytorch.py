@@ -5,12 +5,16 @@ from pathlib import Path
 
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.executors.base import Arrays, StageToLoad, TensorMemory, core_kind
+from headrace.executors.opened import opened_once
 from headrace.executors.torch_model import TorchExecutor, TorchModel
 from headrace.executors.torch_traffic import bytes_of_batches
 
 
 def _open(stage: StageToLoad, memory: TensorMemory) -> TorchExecutor:
-    model = TorchModel(Path(stage.path).read_bytes(), stage.weights)
+    def opening() -> TorchModel:
+        return TorchModel(Path(stage.path).read_bytes(), stage.weights)
+
+    model = opened_once(stage, ("torch",), opening)
     model.use_threads(stage.threads)
     return TorchExecutor(stage, memory, model)
 

@@ -142,6 +142,7 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
         p99_us=(1,),
         seed=SEED,
         warm_up=False,
+        comes_and_goes=True,
     )
     tensors = _placed(profile)
     for library in kind.measures.libraries:

@@ -375,6 +375,7 @@ def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
         # Of a model that is loaded when it is asked for, somebody waits for the first batch.
         warm_up=tenant.start is None,
         start=tenant.layers,
+        comes_and_goes=tenant.start is not None,
     )
 
 
