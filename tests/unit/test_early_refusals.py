@@ -1,16 +1,19 @@
 """A request without a chance is refused before it is read, and who comes back too early waits."""
 
 import json
+import math
 import socket
 
 import pytest
 
 from headrace.domain.events import AnyEvent, Arrived, Dropped
+from headrace.domain.request import DropReason
 from headrace.serving.core import hopeless
 from headrace.serving.engine.data_plane import DataPlane
-from headrace.serving.engine.inference import Inference, Refusal
+from headrace.serving.engine.inference import Inference, Refusal, try_again
 from headrace.serving.front import arrivals, inferences
 from headrace.serving.front.arrivals import Arrivals
+from headrace.serving.front.grpc.status import status_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.stage_io import HERE
@@ -168,7 +171,7 @@ def test_what_has_passed_of_the_time_until_one_may_try_counts_as_well(
     )
     engine.finish(refusal)
     now[0] += RETRY_US - 1_001
-    assert bench.ask(infer()).json["retry_after_ms"] == 0.001
+    assert bench.ask(infer()).json["reason"] == "deadline"
     now[0] += 1
     bench.connect().send(infer())
     assert len(engine.submitted) == 2
@@ -361,3 +364,35 @@ def test_only_what_can_never_be_answered_is_not_told_when_to_try_again(
     assert reply.status == 429
     assert ("retry-after" in reply.headers) == (not never)
     assert reply.json.get("retry_after_ms") == (None if never else 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("known_us", "told_ms", "said"),
+    [
+        (30, 5, "try again in 5.0 ms"),
+        (20_500, 20.5, "try again in 20.5 ms"),
+        (0, 1_000, "try again in 1.0 s"),
+    ],
+    ids=["at once", "soon", "not known"],
+)
+@pytest.mark.parametrize("reason", ["deadline", "no-slot"])
+def test_every_protocol_and_the_sentence_say_the_same_time_which_is_never_nothing(
+    engine: FakeEngine, reason: DropReason, known_us: int, told_ms: float, said: str
+) -> None:
+    refusal = Refusal(reason=reason, message="no", retry_after_us=known_us)
+    client = Bench(engine).connect()
+    client.send(infer())
+    engine.finish(refusal)
+    assert client.reply().json["retry_after_ms"] == told_ms
+    assert (b"headrace-retry-after-ms", b"%g" % told_ms) in status_of(refusal).fields
+    assert (b"grpc-retry-pushback-ms", b"%d" % math.ceil(told_ms)) in status_of(refusal).fields
+    assert try_again(known_us) == said
+
+
+def test_an_early_refusal_does_not_say_to_try_again_in_no_time(
+    now: list[int], engine: FakeEngine
+) -> None:
+    bench = Bench(engine)
+    refused(engine, bench.connect())
+    now[0] += RETRY_US - 30
+    assert "try again in 5.0 ms" in bench.ask(infer()).error

@@ -181,10 +181,10 @@ def test_the_head_of_a_message_is_bounded_without_its_raw_contents() -> None:
     ("refusal", "code", "pushback"),
     [
         (("deadline", 20_500), status.RESOURCE_EXHAUSTED, "21"),
-        (("queue-full", 0), status.RESOURCE_EXHAUSTED, "1"),
+        (("queue-full", 0), status.RESOURCE_EXHAUSTED, "1000"),
         (("no-slot", 5_000), status.UNAVAILABLE, "5"),
-        (("failed", 0), status.UNAVAILABLE, "1"),
-        (("draining", 0), status.UNAVAILABLE, "1"),
+        (("failed", 0), status.UNAVAILABLE, "1000"),
+        (("draining", 0), status.UNAVAILABLE, "1000"),
         (("invalid-input", 0), status.INVALID_ARGUMENT, None),
         (("app-error", 0), status.INTERNAL, None),
     ],

@@ -99,6 +99,13 @@ def test_a_body_that_is_no_gzip_is_forgotten_with_its_answer(
     assert uncollected(InvalidError) == []
 
 
+def test_a_body_for_which_there_is_no_room_once_inflated_is_told_when_to_come_again() -> None:
+    request = post(INFER, gzip.compress(BODY + bytes(5_000)), "Content-Encoding: gzip")
+    reply = Bench(limits=Limits(buffered_bytes=2_000)).ask(request)
+
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+
+
 def test_a_message_that_is_no_gzip_is_forgotten_with_its_answer(
     uncollected: Callable[[type], list[object]],
 ) -> None:

@@ -27,7 +27,7 @@ from headrace.serving.apps.host import FunctionHost
 from headrace.serving.apps.request import AppRequest, Modules
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import STOPPED
-from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel, try_again
 from headrace.serving.workers.status import EngineStatus
 
 FIRST_REQUEST = 1 << 40
@@ -395,7 +395,7 @@ class AppRuntime:
             return None
         message = (
             f"app {name!r} has too much work waiting to answer within {allowed_us / 1000:.1f} ms;"
-            f" try again in {excess_us / 1000:.1f} ms or send fewer requests"
+            f" {try_again(excess_us)} or send fewer requests"
         )
         return Refusal(reason="deadline", message=message, retry_after_us=excess_us)
 

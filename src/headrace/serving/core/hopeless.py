@@ -22,7 +22,7 @@ that: a thousand requests that waited in vain in one queue cost 50 ms, which onl
 back, whatever the objective. So after an objective without tries one may try.
 """
 
-from headrace.serving.engine.inference import Inference, Refusal, ServedModel
+from headrace.serving.engine.inference import Inference, Refusal, ServedModel, try_again
 from headrace.serving.engine.timer import monotonic_us
 
 TRIES_PART = 20
@@ -146,7 +146,7 @@ class Hopeless:
         return Refusal(
             reason="deadline",
             message=f"model {model.name!r} has too much {too_much} to answer within"
-            f" {model.slo_us / 1000:.1f} ms; try again in {wait_us / 1000:.1f} ms"
+            f" {model.slo_us / 1000:.1f} ms; {try_again(wait_us)}"
             " or send fewer requests",
             retry_after_us=wait_us,
         )

@@ -11,7 +11,7 @@ from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.serving.engine.drift_watch import LOOK_EVERY_S
-from headrace.serving.engine.inference import Inference, Refusal, ServedModel
+from headrace.serving.engine.inference import Inference, Refusal, ServedModel, try_again
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
 from headrace.serving.engine.model_weights import ModelStanding
@@ -28,7 +28,7 @@ __all__ = ["Engine", "EngineStatus", "SlotStatus"]
 STOPPED = "the server is shutting down and takes no new requests"
 _ENDED = "the server has shut down before it could answer; ask again elsewhere"
 _STARTING_RETRY_US = 1_000_000
-_STARTING = "the server is starting and has not loaded its models yet; try again in 1.0 s"
+_STARTING = "the server is starting and has not loaded its models yet"
 
 
 class Engine:
@@ -284,7 +284,8 @@ class Engine:
             self._pending.cancel(inference)
 
     def _refuse_as_starting(self, inference: Inference) -> None:
-        refusal = Refusal(reason="no-slot", message=_STARTING, retry_after_us=_STARTING_RETRY_US)
+        message = f"{_STARTING}; {try_again(_STARTING_RETRY_US)}"
+        refusal = Refusal(reason="no-slot", message=message, retry_after_us=_STARTING_RETRY_US)
         self.log_refused(inference.model, refusal)
         asyncio.get_running_loop().call_soon(inference.on_done, refusal)
 

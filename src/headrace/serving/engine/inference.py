@@ -15,6 +15,11 @@ from headrace.domain.tensors import TensorSpec
 
 MANY = 1 << 62
 
+LEAST_WAIT_US = 5_000
+"""Nobody is told to come back sooner: who does that only costs the gateway another refusal."""
+UNKNOWN_WAIT_US = 1_000_000
+"""What clients are told where nobody knows when it gets better."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
@@ -186,6 +191,31 @@ class Refusal:
     """From when it came, so much longer: what has passed of that time already."""
     never: bool = False
     """As things stand it cannot be answered, however idle the server is."""
+
+    @property
+    def told_wait_us(self) -> int:
+        """What its client is told to wait, unless it is `never`."""
+        return told_wait_us(self.retry_after_us)
+
+
+def told_wait_us(retry_after_us: int) -> int:
+    """What a client is told to wait where trying again makes sense after so long; 0: not known."""
+    return max(LEAST_WAIT_US, retry_after_us or UNKNOWN_WAIT_US)
+
+
+def try_again(retry_after_us: int) -> str:
+    """The part of a sentence that says so.
+
+    >>> try_again(30)
+    'try again in 5.0 ms'
+    >>> try_again(1_250_000)
+    'try again in 1.2 s'
+    """
+    wait_us = told_wait_us(retry_after_us)
+    in_ms = wait_us < 1_000_000
+    return (
+        f"try again in {wait_us / 1e3:.1f} ms" if in_ms else f"try again in {wait_us / 1e6:.1f} s"
+    )
 
 
 Buffer = bytes | bytearray | memoryview | NDArray[Any]

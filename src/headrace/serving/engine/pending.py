@@ -15,7 +15,14 @@ import msgspec
 import numpy as np
 
 from headrace.domain.request import DropReason, Request
-from headrace.serving.engine.inference import Answer, Buffer, Inference, Refusal, ServedModel
+from headrace.serving.engine.inference import (
+    Answer,
+    Buffer,
+    Inference,
+    Refusal,
+    ServedModel,
+    try_again,
+)
 from headrace.serving.engine.loop_delays import LoopDelays
 from headrace.serving.engine.offenders import Offenders
 from headrace.serving.workers.stage_io import TensorGroup
@@ -418,13 +425,12 @@ def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: in
         case "deadline":
             return (
                 f"model {name!r} has too much work waiting to answer within"
-                f" {timeout_us / 1000:.1f} ms;"
-                f" try again in {retry_after_us / 1000:.1f} ms or send fewer requests"
+                f" {timeout_us / 1000:.1f} ms; {try_again(retry_after_us)} or send fewer requests"
             )
         case "no-slot":
             return (
                 f"model {name!r} lacks a worker for one of its stages; it is being started again,"
-                f" try again in {retry_after_us / 1e6:.1f} s"
+                f" {try_again(retry_after_us)}"
             )
         case "draining":
             return "the server is shutting down and takes no new requests"

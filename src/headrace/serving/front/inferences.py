@@ -16,7 +16,7 @@ from headrace.serving.core.protocol import (
     kind_of,
 )
 from headrace.serving.core.signature import Fault, InvalidError, fewer_items
-from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.inference import LEAST_WAIT_US, Answer, Refusal
 from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.front.answer_turns import AnswerTurns
 from headrace.serving.front.encodings import (
@@ -40,8 +40,6 @@ Later = Callable[[float, Callable[[], None]], Any]
 
 _JSON_LENGTH = b"inference-header-content-length"
 
-LEAST_WAIT_US = 5_000
-"""Who comes back sooner than this, or than it was told, comes back before its time."""
 HELD_US, LONGEST_HELD_US = 50_000, 200_000
 """How much later its refusal is told: the first time, and doubled each time up to the second."""
 
@@ -130,6 +128,7 @@ class InferenceHandler:
             exchange.respond(response)
             return
         connection, now_us = exchange.connection, monotonic_us()
+        # Where nobody knows when it gets better, it may try sooner than it was told.
         wait_us = max(LEAST_WAIT_US, refusal.retry_after_us)
         # By when it came: one that waited to be read is no later for that.
         early = (exchange.arrived_at_us or now_us) < connection.retry_at_us
@@ -160,7 +159,8 @@ class InferenceHandler:
         else:
             message = "the server holds too many requests already"
             refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
-            exchange.respond(problem(503, self._core.refuse(self._model, refusal).message))
+            sentence = self._core.refuse(self._model, refusal).message
+            exchange.respond(problem(503, sentence, b"Retry-After: 1\r\n"))
 
 
 class HttpInference(msgspec.Struct, eq=False):
@@ -261,14 +261,13 @@ def _refused(refusal: Refusal) -> Response:
     status = 429 if kind == "overloaded" else 503
     if refusal.never:
         return problem(status, refusal.message, reason=refusal.reason)
-    retry_after_us = refusal.retry_after_us or 1_000_000
-    seconds = -(-retry_after_us // 1_000_000)
+    wait_us = refusal.told_wait_us
     return problem(
         status,
         refusal.message,
-        b"Retry-After: %d\r\n" % seconds,
+        b"Retry-After: %d\r\n" % -(-wait_us // 1_000_000),
         reason=refusal.reason,
-        retry_after_ms=retry_after_us / 1000,
+        retry_after_ms=wait_us / 1000,
     )
 
 

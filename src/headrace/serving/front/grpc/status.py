@@ -82,9 +82,9 @@ def status_of(ending: Late | Refusal | Invalid) -> Status:
         # In gRPC's words: no retry.
         fields.append((b"grpc-retry-pushback-ms", b"-1"))
     elif kind not in ("invalid", "broken"):
-        wait_us = ending.retry_after_us
+        wait_us = ending.told_wait_us
         fields.append((b"headrace-retry-after-ms", b"%g" % (wait_us / 1000)))
-        fields.append((b"grpc-retry-pushback-ms", b"%d" % max(1, -(-wait_us // 1000))))
+        fields.append((b"grpc-retry-pushback-ms", b"%d" % -(-wait_us // 1000)))
     return Status(_OF_KIND[kind], ending.message, tuple(fields))
 
 
