@@ -1,17 +1,19 @@
 """What clients may send of a model of several sizes, and which bucket gets it."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from headrace.domain.request import DropReason
 from headrace.domain.tensors import OTHERWISE, TensorSpec
 from headrace.serving.core.by_shape import whole_models
 from headrace.serving.core.shaped_signature import ShapedSignature, signature_for
 from headrace.serving.core.signature import CheckedInputs, InvalidError, TensorLayout
-from headrace.serving.engine.inference import Buffer, ServedModel
+from headrace.serving.engine.inference import Answer, Buffer, Inference, Refusal, ServedModel
+from headrace.serving.engine.pending import PendingRequests
 
 IDS = TensorSpec(name="ids", dtype="int64", item_shape=(16,), dims=("tokens",))
 MASK = TensorSpec(name="mask", dtype="int64", item_shape=(16,), dims=("tokens",))
@@ -127,3 +129,27 @@ def test_clients_see_one_model_with_all_that_its_buckets_are_planned_for() -> No
     assert models["text"].planned_rps == 20.0
     assert models["text"].fastest_us == 16
     assert [each.name for each in models["text"].buckets] == ["text.16", "text.64"]
+
+
+@pytest.mark.parametrize("reason", get_args(DropReason))
+def test_a_refusal_names_the_model_that_was_asked_for_and_its_size_as_a_size(
+    reason: DropReason,
+) -> None:
+    told: list[Answer | Refusal] = []
+    pending = PendingRequests(lambda: 0, lambda callback: None)
+    ids = np.zeros(16, np.int64).view(np.uint8)
+    inference = Inference(
+        model="text.16", items=1, inputs=(ids.data, ids.data), on_done=told.append
+    )
+    pending.refuse(pending.open(inference, 0, bucket(16))[0], reason, 20_000)
+    pending.flush()
+    [refusal] = told
+    assert isinstance(refusal, Refusal)
+    assert "text.16" not in refusal.message
+    unnamed = reason in ("draining", "cancelled")
+    assert ("model 'text' (size 16)" in refusal.message) == (not unnamed)
+
+
+def test_what_never_can_be_answered_is_said_of_the_model_that_was_asked_for() -> None:
+    assert bucket(16).refuse_timeout(1).message.startswith("model 'text' (size 16) needs at least")
+    assert bucket(16).refuse_items(9, 1).message.startswith("model 'text' (size 16) cannot answer")

@@ -63,6 +63,8 @@ class Engine:
         self._current = PlanInService(served, options, self._across)
         self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
+        self._called = {name: model.called for name, model in self.models.items()}
+        """Also the models of plans that served before."""
         self._wanted = WantedModels(self._across.unloaded, lambda: self._current.weights)
         self._sink, self._leave_sink = sink, leave_sink
         self._clock: LiveClock | None = None
@@ -264,7 +266,7 @@ class Engine:
             self._refuse(inference, STOPPED)
         elif self._plans_served > 1 and inference.model not in self.models:
             # Its front end read it before the plan changed.
-            self._refuse(inference, f"model {inference.model!r} is not served any more")
+            self._refuse(inference, f"{self._called[inference.model]} is not served any more")
         elif self._migration is None:
             plane.submit(inference)
             if self._moderation is not None:
@@ -372,6 +374,7 @@ class Engine:
             self._former, self._current = former, fresh
             self._sink = sink
             self.models = fresh.models
+            self._called |= {name: model.called for name, model in self.models.items()}
             self._migration = migration
             self._plans_served += 1
             on_switch()
@@ -405,6 +408,6 @@ def _check_tensors(old: PlanInService, new: PlanInService) -> None:
             for part in ("inputs", "outputs", "states", "initial_states", "controls")
         ):
             raise MigrationError(
-                f"model {name!r} has other inputs, outputs or states in the new plan; requests that"
+                f"{model.called} has other inputs, outputs or states in the new plan; requests that"
                 " are under way would be misread\n  try    another name for the changed model"
             )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from headrace.domain.apart import ms_apart
 from headrace.domain.controls import Control
 from headrace.domain.elements import item_bytes
+from headrace.domain.profile import size_text
 from headrace.domain.request import DropReason
 from headrace.domain.tensors import TensorSpec
 
@@ -86,6 +87,13 @@ class ServedModel:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_item_bytes", tuple(map(item_bytes, self.inputs)))
 
+    @property
+    def called(self) -> str:
+        """What messages to clients call it, who do not know what the engine calls a bucket."""
+        if self.bucket_of:
+            return f"model {self.bucket_of!r} (size {size_text(self.sizes)})"
+        return f"{'app' if self.app else 'model'} {self.name!r}"
+
     def as_asked(self, sequence_idle_us: int) -> "ServedModel":
         """Without what clients neither send nor get: states, of which one item is one step, and
         true shapes of outputs."""
@@ -132,7 +140,7 @@ class ServedModel:
         needs, allows = ms_apart(self.fastest_us, timeout_us)
         return Refusal(
             reason="deadline",
-            message=f"{'app' if self.app else 'model'} {self.name!r} needs at least"
+            message=f"{self.called} needs at least"
             f" {needs}, but the request allows {allows};"
             " give it a longer timeout",
             retry_after_us=0,
@@ -144,7 +152,7 @@ class ServedModel:
         allows, needs = ms_apart(timeout_us, self.least_us(items))
         return Refusal(
             reason="deadline",
-            message=f"model {self.name!r} cannot answer {items} items within"
+            message=f"{self.called} cannot answer {items} items within"
             f" {allows}, however idle it is; send at most"
             f" {self.items_within(timeout_us)} items at a time, or allow at least {needs}",
             retry_after_us=0,

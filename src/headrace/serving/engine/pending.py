@@ -263,7 +263,7 @@ class PendingRequests:
             waited_us = self._now_us() - entry.arrived_at_us
             refusal = _refusal(entry, reason, retry_after_us, waited_us)
             if reason == "failed" and detail:
-                message = f"model {entry.model.name!r} is not available: {detail}"
+                message = f"{entry.model.called} is not available: {detail}"
                 # It stays so until somebody loads the model.
                 refusal = Refusal(reason=reason, message=message, retry_after_us=0, never=True)
             self._hand_over(entry, refusal)
@@ -296,7 +296,7 @@ class PendingRequests:
         }
         for entry in overdue:
             message = (
-                f"model {entry.model.name!r} has not answered"
+                f"{entry.model.called} has not answered"
                 f" {(now_us - entry.deadline_at_us) / 1e6:.1f} s after the deadline; given up"
             )
             logger.error("request %d: %s", entry.inference.first_request, message)
@@ -397,7 +397,7 @@ def _refusal(
         retry_after_us -= passed_us
     return Refusal(
         reason=reason,
-        message=_sentence(entry.model.name, timeout_us, reason, retry_after_us),
+        message=_sentence(entry.model.called, timeout_us, reason, retry_after_us),
         retry_after_us=retry_after_us,
         passed_us=passed_us,
     )
@@ -408,39 +408,39 @@ def _invalid(entry: PendingInference, request_id: int, detail: str) -> Refusal:
     which = ""
     if items > 1:
         which = f" (item {request_id - entry.inference.first_request} of {items}, from 0)"
-    message = f"model {entry.model.name!r} cannot compute this input{which}: {detail}"
+    message = f"{entry.model.called} cannot compute this input{which}: {detail}"
     return Refusal(reason="invalid-input", message=message, retry_after_us=0)
 
 
 def _gone(entry: PendingInference) -> Refusal:
     message = (
-        f"model {entry.model.name!r} lacks a worker for one of its stages and gets none here any"
+        f"{entry.model.called} lacks a worker for one of its stages and gets none here any"
         " more: its agents refuse this gateway, since another has taken over; ask that one"
     )
     return Refusal(reason="no-slot", message=message, retry_after_us=0, never=True)
 
 
-def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:
+def _sentence(model: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:
     match reason:
         case "deadline":
             return (
-                f"model {name!r} has too much work waiting to answer within"
+                f"{model} has too much work waiting to answer within"
                 f" {timeout_us / 1000:.1f} ms; {try_again(retry_after_us)} or send fewer requests"
             )
         case "no-slot":
             return (
-                f"model {name!r} lacks a worker for one of its stages; it is being started again,"
+                f"{model} lacks a worker for one of its stages; it is being started again,"
                 f" {try_again(retry_after_us)}"
             )
         case "draining":
             return "the server is shutting down and takes no new requests"
         case "queue-full":
-            return f"too many requests wait for model {name!r}; send fewer at a time"
+            return f"too many requests wait for {model}; send fewer at a time"
         case "failed":
-            return f"model {name!r} could not process the batch that held this request"
+            return f"{model} could not process the batch that held this request"
         case "invalid-input":
-            return f"model {name!r} cannot compute this input"
+            return f"{model} cannot compute this input"
         case "app-error" | "app-lost":
-            return f"the code of app {name!r} failed"
+            return f"the code behind {model} failed"
         case "cancelled":
             return "the client has left"
