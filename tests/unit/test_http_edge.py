@@ -157,10 +157,19 @@ def test_a_target_that_is_a_whole_url_does_not_stand_in_for_the_host() -> None:
     assert Bench().ask(request).status == 400
 
 
-def test_a_newer_version_is_refused_by_its_number() -> None:
-    reply = Bench().ask(get("/v2").replace(b"HTTP/1.1", b"HTTP/2.0"))
+@pytest.mark.parametrize("version", ["2.0", "3.0", "1.2", "9.9"])
+def test_a_version_that_is_not_spoken_is_refused_by_its_number(version: str) -> None:
+    reply = Bench().ask(get("/v2").replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
 
-    assert (reply.status, reply.error) == (505, "this server speaks HTTP/1.1, not HTTP/2.0")
+    said = f"this server speaks HTTP/1.1, not HTTP/{version}"
+    assert (reply.status, reply.error) == (505, said)
+
+
+@pytest.mark.parametrize("version", ["3", "3.x", "30.0", "1.10", ""])
+def test_what_is_no_version_is_not_taken_for_one(version: str) -> None:
+    reply = Bench().ask(get("/v2").replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+
+    assert (reply.status, "not HTTP/1.1" in reply.error) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
+_UNKNOWN_VERSION = "Invalid HTTP version"
+"""What the parser says of digits in their places that no version has which it reads, such as 3.0;
+of anything else it says what it expected there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -172,16 +176,23 @@ def newer_version(version: str) -> Response | None:
     """For a head that is read like HTTP/1.1 and says that it is another protocol's."""
     if version[:2] in ("0.", "1."):
         return None
+    return _not_spoken(version)
+
+
+def _not_spoken(version: str) -> Response:
     return problem(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
 
 
-def no_http(error: Exception, beginning: bytes) -> Response:
+def no_http(error: Exception, version: str, beginning: bytes) -> Response:
     """
     Args:
+        version: as the parser has read it, if it came as far.
         beginning: of what was read last.
     """
     lines = str(error).splitlines()
     said = lines[0] if lines else type(error).__name__
+    if said == _UNKNOWN_VERSION:
+        return _not_spoken(version)
     if beginning[:2] == b"\x16\x03":
         said = "it begins like TLS; ask for http://, or serve with --tls-cert"
     elif beginning[:14] == b"PRI * HTTP/2.0":

@@ -179,7 +179,8 @@ class HttpReader(TcpConnection):
             if isinstance(error, httptools.HttpParserCallbackError) and not self._deaf:
                 self._refuse(internal_error())
             elif not self._deaf:
-                self._refuse(no_http(error, bytes(data[:_BEGINNING_BYTES])))
+                version = self._parser.get_http_version()
+                self._refuse(no_http(error, version, bytes(data[:_BEGINNING_BYTES])))
         else:
             if self._reading != IDLE and self._bare_bytes > self._limits.head_bytes:
                 in_head = self._reading == HEAD
