@@ -13,7 +13,7 @@ from headrace.serving.apps.api import AppFunction, checked_outputs
 from headrace.serving.apps.conversion import UnfitValueError, converted
 from headrace.serving.apps.error_log import AGAIN_S, ErrorLog, described
 from headrace.serving.apps.runner import file_of
-from headrace.serving.core.protocol import kind_of
+from headrace.serving.core.refusals import kind_of
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.inferences import _refused
 

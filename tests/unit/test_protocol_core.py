@@ -8,7 +8,8 @@ import pytest
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason
 from headrace.serving.core.counters import ModelCounters, measures
-from headrace.serving.core.protocol import Invalid, Late, ProtocolCore, RefusalKind, kind_of
+from headrace.serving.core.protocol import Invalid, Late, ProtocolCore
+from headrace.serving.core.refusals import RefusalKind, kind_of
 from headrace.serving.core.signature import InvalidError
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.core import Array, CoreClient

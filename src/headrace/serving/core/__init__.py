@@ -4,6 +4,8 @@ protocol       the core itself: what can be asked for, submission, the one end; 
 signature      what a model takes and gives, and the check of an inference against it
 sequences      requests in order, between which a model's state is kept
 hopeless       what is known to have no chance before it is read
+held           requests that have waited for earlier ones of their own client
+refusals       who can mend a refusal
 counters       everything that is counted, and every measure that a front may show
 epoch_logs     event logs: a file per plan, and the batches counted
 

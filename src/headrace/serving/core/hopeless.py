@@ -89,7 +89,8 @@ class Hopeless:
         self._credited_at_us = 0
 
     def on_refused(self, inference: Inference, refusal: Refusal, submitted_at_us: int) -> None:
-        """The dispatcher refused `inference`, which was handed to it at that instant."""
+        """The dispatcher refused `inference`, which was handed to it at that instant; or later, as
+        it had to wait for others of its client's."""
         model = self._model
         usual = inference.items == 1 and inference.priority == 0
         whole = inference.timeout_us is None or inference.timeout_us >= model.slo_us

@@ -9,10 +9,11 @@ that is invalid, or refused before it was read, is counted by the core and never
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.held import Held, held_back
 from headrace.serving.core.hopeless import Answers, Hopeless
 from headrace.serving.core.repository import Repository, Residences
 from headrace.serving.core.sequences import Sequences, Step
@@ -93,31 +94,19 @@ SEQUENCE_IDLE_US: Final = 60_000_000
 
 Ending = Answer | Late | Refusal | Invalid
 
-RefusalKind = Literal["overloaded", "unavailable", "failed", "invalid", "broken"]
-"""Who can mend a refusal:
-
-overloaded   the client: by asking less, or allowing more time
-unavailable  the server: it lacks workers, or shuts down
-failed       perhaps nobody: a batch that held the inference could not be computed
-invalid      the client: by asking for something else
-broken       the operator: the app's code has an error
-"""
-
-
-def kind_of(refusal: Refusal) -> RefusalKind:
-    if refusal.reason in ("deadline", "queue-full"):
-        return "overloaded"
-    if refusal.reason == "invalid-input":
-        return "invalid"
-    if refusal.reason == "app-error":
-        return "broken"
-    return "failed" if refusal.reason == "failed" else "unavailable"
-
 
 class Submission:
     """`start` it once. It ends once: by `on_end`, or by `cancel`, after which nobody is told."""
 
-    __slots__ = ("_backend", "_counters", "_hopeless", "_inference", "_on_end", "_started_at_us")
+    __slots__ = (
+        "_backend",
+        "_counters",
+        "_held",
+        "_hopeless",
+        "_inference",
+        "_on_end",
+        "_read_at_us",
+    )
 
     def __init__(
         self,
@@ -125,14 +114,16 @@ class Submission:
         counters: ModelCounters,
         on_end: Callable[[Answer | Late | Refusal], object],
         hopeless: Hopeless | None = None,
+        held: Held | None = None,
     ) -> None:
         """`on_end` must not raise; it may be called before `start` returns. `hopeless` learns from
-        how it ends."""
+        how it ends; `held`: how long it has waited for others of its client's."""
         self._backend = backend
         self._counters = counters
         self._on_end: Callable[[Answer | Late | Refusal], object] | None = on_end
         self._hopeless = hopeless
-        self._started_at_us = 0
+        self._held = held
+        self._read_at_us = 0
         self._inference: Inference | None = None
 
     @property
@@ -162,7 +153,7 @@ class Submission:
             client, peer: see `Inference`.
             arrived_at_us: on the engine's clock; None: now.
         """
-        self._started_at_us = monotonic_us()
+        self._read_at_us = monotonic_us() - (0 if self._held is None else self._held.held_us)
         inference = self._inference = Inference(
             model=inputs.model,
             items=inputs.items,
@@ -200,8 +191,10 @@ class Submission:
         if isinstance(result, Refusal):
             counters.count_refusal(result.reason)
             counters.count_size(inference.model)
-            if self._hopeless is not None:
-                self._hopeless.on_refused(inference, result, self._started_at_us)
+            if self._held is not None and self._held.explains(result):
+                result = self._held.told(result, inference.timeout_us)
+            elif self._hopeless is not None:
+                self._hopeless.on_refused(inference, result, self._read_at_us)
             on_end(result)
             return
         if self._hopeless is not None:
@@ -400,6 +393,7 @@ class ProtocolCore:
         number: int = 0,
         peer: str = "",
         arrived_at_us: int | None = None,
+        held_us: int = 0,
     ) -> Cancellable | None:
         """Read, check and submit one inference.
 
@@ -408,6 +402,7 @@ class ProtocolCore:
             peer: whom it belongs to; empty: not known.
             arrived_at_us: when it reached this machine, on the engine's clock (of real loops, the
                 system's monotonic one); its deadline counts from then. None: now.
+            held_us: how long it has waited since then for others of the same client's.
 
         Returns:
             What can be cancelled when the client goes away; None: it has ended already.
@@ -427,18 +422,26 @@ class ProtocolCore:
             return None
         if known.sequences is not None:
             assert asked.step is not None, "`step_of` says so"
-            at_us = arrived_at_us or monotonic_us()  # its deadline does not wait
+            now_us = monotonic_us()
+            at_us = arrived_at_us or now_us  # its deadline does not wait
             return known.sequences.submit(
                 asked.step,
                 asked.inputs,
                 lambda inputs, on_end: self._start(
-                    known, asked, inputs, on_end, number, peer, at_us
+                    known,
+                    asked,
+                    inputs,
+                    on_end,
+                    number,
+                    peer,
+                    at_us,
+                    held_us + monotonic_us() - now_us,
                 ),
                 client.end,
                 lambda error: client.end(self.invalid(model, error)),
             )
         submission = self._start(
-            known, asked, asked.inputs, client.end, number, peer, arrived_at_us
+            known, asked, asked.inputs, client.end, number, peer, arrived_at_us, held_us
         )
         return None if submission.ended else submission
 
@@ -451,8 +454,10 @@ class ProtocolCore:
         number: int,
         peer: str,
         arrived_at_us: int | None,
+        held_us: int,
     ) -> Submission:
-        submission = Submission(self._backend, known.counters, on_end, known.hopeless)
+        held = held_back(known.signature.model, held_us)
+        submission = Submission(self._backend, known.counters, on_end, known.hopeless, held)
         submission.start(inputs, asked.timeout_us, asked.priority, number, peer, arrived_at_us)
         return submission
 

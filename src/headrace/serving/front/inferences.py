@@ -13,8 +13,8 @@ from headrace.serving.core.protocol import (
     Invalid,
     Late,
     ProtocolCore,
-    kind_of,
 )
+from headrace.serving.core.refusals import kind_of
 from headrace.serving.core.signature import Fault, InvalidError, fewer_items
 from headrace.serving.engine.inference import LEAST_WAIT_US, Answer, Refusal
 from headrace.serving.engine.timer import monotonic_us

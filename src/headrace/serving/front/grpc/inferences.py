@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from headrace.serving.core.held import LEAST_HELD_US
 from headrace.serving.core.protocol import Cancellable, Ending, Invalid, ProtocolCore
 from headrace.serving.core.sequence_gaps import SequenceGaps
 from headrace.serving.core.sequences import Step
@@ -122,12 +123,17 @@ class Inferences:
         }
 
     def submit(
-        self, call: Call, body: Body, tell: Tell, gaps: SequenceGaps | None = None
+        self,
+        call: Call,
+        body: Body,
+        tell: Tell,
+        gaps: SequenceGaps | None = None,
+        turn: "_Turn | None" = None,
     ) -> Cancellable | None:
         """One message. Returns what can be cancelled; None: it was told already.
 
         Args:
-            gaps: in the stream; None: the message is alone.
+            gaps, turn: in the stream; None: the message is alone.
         """
         core = self._core
         try:
@@ -139,21 +145,22 @@ class Inferences:
         if codec is None:
             tell(parts.id, status_of(core.unknown(parts.model)))
             return None
-        if not parts.has_parameters:
+        arrived_at_us = call.arrived_at_us if turn is None else turn.arrived_at_us
+        held_us = 0 if turn is None else turn.held_us
+        if not (parts.has_parameters or held_us):
             # Neither timeout nor priority of its own: what is hopeless need not be parsed.
-            refusal = core.hopeless(parts.model, call.arrived_at_us)
+            refusal = core.hopeless(parts.model, arrived_at_us)
             if refusal is not None:
                 tell(parts.id, status_of(core.refuse(parts.model, refusal)))
                 return None
         timeout_us = None
-        arrived_at_us = call.arrived_at_us
         if call.deadline_at_us is not None:
             timeout_us = call.deadline_at_us - (arrived_at_us or monotonic_us())
         client = GrpcInference(codec, parts, timeout_us, tell, gaps)
         connection = call.connection
         try:
             return core.submit(
-                parts.model, client, connection.number, connection.owner, arrived_at_us
+                parts.model, client, connection.number, connection.owner, arrived_at_us, held_us
             )
         except Exception:
             tell(parts.id, internal_error())
@@ -213,6 +220,22 @@ class UnaryInference:
             self._submission.cancel()
 
 
+class _Turn:
+    """When a message of a stream came, and how long it then waited for the stream to have room."""
+
+    __slots__ = ("_waits_from_us", "arrived_at_us", "held_us")
+
+    def __init__(self, arrived_at_us: int | None) -> None:
+        self.arrived_at_us = arrived_at_us
+        self.held_us = 0
+        self._waits_from_us = monotonic_us()
+
+    def come(self) -> None:
+        """There is room."""
+        held_us = monotonic_us() - self._waits_from_us
+        self.held_us = held_us if held_us >= LEAST_HELD_US else 0
+
+
 class _Asked:
     """One message of a stream, until it is answered."""
 
@@ -233,7 +256,7 @@ class InferenceStream:
         self._asked: deque[_Asked] = deque()
         """In order; the first is answered first."""
         self._gaps = SequenceGaps()
-        self._waiting: deque[tuple[Body, bool]] = deque()
+        self._waiting: deque[tuple[Body, bool, _Turn]] = deque()
         self._inflating = False
         self._advancing = False
         self.draining = False
@@ -243,7 +266,7 @@ class InferenceStream:
         return bool(self._asked or self._waiting or self._inflating)
 
     def push(self, body: Body, compressed: bool) -> None:
-        self._waiting.append((body, compressed))
+        self._waiting.append((body, compressed, _Turn(self._call.arrived_at_us)))
         self.advance()
 
     def advance(self) -> None:
@@ -253,12 +276,13 @@ class InferenceStream:
         self._advancing = True
         call = self._call
         while self._waiting and self._has_room():
-            body, compressed = self._waiting.popleft()
+            body, compressed, turn = self._waiting.popleft()
+            turn.come()
             if compressed:
                 self._inflating = True
-                self._inferences.inflate(call, body, self._on_inflated)
+                self._inferences.inflate(call, body, partial(self._on_inflated, turn))
             else:
-                self._start(body)
+                self._start(body, turn)
         self._advancing = False
         call.paused = bool(self._waiting)
         if call.over:
@@ -275,19 +299,19 @@ class InferenceStream:
             return False  # a client that does not take its answers gets no more of them
         return len(self._asked) < self._inferences.limits.calls_streamed
 
-    def _on_inflated(self, body: Body | Status) -> None:
+    def _on_inflated(self, turn: _Turn, body: Body | Status) -> None:
         self._inflating = False
         if isinstance(body, Status):
             self._call.finish(body)
         else:
-            self._start(body)
+            self._start(body, turn)
             self.advance()
 
-    def _start(self, body: Body) -> None:
+    def _start(self, body: Body, turn: _Turn) -> None:
         asked = _Asked(len(body) + MESSAGE_BYTES)
         self._asked.append(asked)
         asked.submission = self._inferences.submit(
-            self._call, body, partial(self._told, asked), self._gaps
+            self._call, body, partial(self._told, asked), self._gaps, turn
         )
 
     def _told(self, asked: _Asked, name: str, outcome: Outcome) -> None:

@@ -10,7 +10,8 @@ import secrets
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from headrace.serving.core.protocol import Invalid, Late, kind_of
+from headrace.serving.core.protocol import Invalid, Late
+from headrace.serving.core.refusals import kind_of
 from headrace.serving.core.signature import Fault
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.access import Denial
