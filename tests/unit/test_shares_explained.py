@@ -5,7 +5,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from headrace.domain.cluster import WHOLE, Cluster, Node
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import Problem
 from headrace.planning import solve
+from headrace.planning.shares import explain as explaining
 from headrace.planning.shares.explain import explain_sharing
 from headrace.reporting.sharing_table import sharing_explanation
 from helpers.shared import shared_problem
@@ -61,3 +64,28 @@ def test_the_most_uniform_load_is_compared_on_the_same_devices() -> None:
 
     assert reason.alone is not None
     assert f"sharing carries {reason.reached / reason.alone:.2f} times as much" in captured.get()
+
+
+def test_both_plans_with_less_sharing_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = shared_problem("shares", seed=3, models=3, devices=3, load=0.3)
+    problem = replace(problem, options=replace(problem.options, time_limit_s=8.0))
+    plan = solve(problem).plan
+    assert plan is not None
+    now_s = 0.0
+    monkeypatch.setattr("headrace.planning.common.deadline.perf_counter", lambda: now_s)
+
+    def taking_all_its_time(again: Problem) -> PlanResult:
+        nonlocal now_s
+        now_s += again.options.time_limit_s
+        return PlanResult(plan=None, stopped="time-limit", bound=None, refusal="", runtime_s=0.0)
+
+    monkeypatch.setattr(explaining, "plan_shares", taking_all_its_time)
+    reason = explain_sharing(plan, problem)
+
+    assert now_s == pytest.approx(8.0)
+    assert not reason.in_time
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(sharing_explanation(reason))
+    assert "whole devices for each model: no plan found in time" in captured.get()
+    assert "without sharing there is no plan" not in captured.get()

@@ -22,8 +22,8 @@ def sharing_explanation(reason: "SharingReason") -> Group:
     unit = _UNITS[reason.objective]
     lines = [
         f"shared: {reason.reached:,.6g} {unit};"
-        f" whole devices in turns: {_value(reason.in_turns)};"
-        f" whole devices for each model: {_value(reason.alone)}",
+        f" whole devices in turns: {_value(reason.in_turns, reason)};"
+        f" whole devices for each model: {_value(reason.alone, reason)}",
         f"  {_saving(reason)}",
         f"  {escape(reason.binding)}",
     ]
@@ -44,11 +44,15 @@ def sharing_explanation(reason: "SharingReason") -> Group:
     return Group("\n".join(lines), table)
 
 
-def _value(reached: float | None) -> str:
-    return "no plan" if reached is None else f"{reached:,.6g}"
+def _value(reached: float | None, reason: "SharingReason") -> str:
+    if reached is None:
+        return "no plan" if reason.in_time else "no plan found in time"
+    return f"{reached:,.6g}"
 
 
 def _saving(reason: "SharingReason") -> str:
+    if reason.alone is None and not reason.in_time:
+        return "what sharing saves is not known: the search for a plan without it had no time"
     if reason.alone is None:
         return "without sharing there is no plan"
     if reason.objective == "max-min":

@@ -11,13 +11,17 @@ from msgspec.structs import replace
 
 from headrace.domain.base import Record
 from headrace.domain.cluster import WHOLE
-from headrace.domain.plan import Plan, Slot
+from headrace.domain.plan import Plan, PlanResult, Slot
 from headrace.domain.problem import Problem
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.headroom import with_headroom
 from headrace.planning.shares.planner import plan_shares
 
 AGAIN_S = 10.0
-"""At most, for each plan with less sharing."""
+"""At most, for both plans with less sharing together; nor more than planning itself may take."""
+
+LEAST_S = 1e-3
+"""A search that has no time left is given so much, and says that it had none."""
 
 DEVICES_PER_MODEL = 64
 """Devices of each type that are assumed to be there for every model."""
@@ -48,23 +52,38 @@ class SharingReason(Record, frozen=True, kw_only=True):
     """The same objective with whole devices that models take turns on; None: no plan."""
     alone: float | None
     """With whole devices for each model; None: no plan."""
+    in_time: bool
+    """Whether no search for these ran out of time: where one did, it is None, and there may be a
+    plan."""
     binding: str
     waits: tuple[ModelWait, ...]
 
 
 def explain_sharing(plan: Plan, problem: Problem) -> SharingReason:
+    """Takes as long as planning itself may, and AGAIN_S at most."""
+    deadline = Deadline(min(AGAIN_S, plan.options.time_limit_s))
+    alone = _with_less(problem, plan, deadline.part(0.5), max_tenants=1)
+    in_turns = _with_less(problem, plan, deadline, max_tenants=plan.options.max_tenants)
+    found = (in_turns, alone)
     return SharingReason(
         objective=plan.options.objective,
         reached=plan.objective,
-        in_turns=_with_less(problem, plan, max_tenants=plan.options.max_tenants),
-        alone=_with_less(problem, plan, max_tenants=1),
+        in_turns=_objective(in_turns),
+        alone=_objective(alone),
+        in_time=all(each.plan is not None or each.stopped != "time-limit" for each in found),
         binding=plan.binding,
         waits=tuple(_longest_wait(plan, demand.model) for demand in plan.demands),
     )
 
 
-def _with_less(problem: Problem, plan: Plan, *, max_tenants: int | None) -> float | None:
-    """The objective with whole devices only."""
+def _objective(found: PlanResult) -> float | None:
+    return None if found.plan is None else found.plan.objective
+
+
+def _with_less(
+    problem: Problem, plan: Plan, deadline: Deadline, *, max_tenants: int | None
+) -> PlanResult:
+    """With whole devices only."""
     cluster = problem.cluster
     minimised = plan.options.objective != "max-min"
     many = DEVICES_PER_MODEL * len(problem.demands)
@@ -76,13 +95,12 @@ def _with_less(problem: Problem, plan: Plan, *, max_tenants: int | None) -> floa
         )
     types = tuple(replace(kind, shares=(WHOLE,), splits=()) for kind in cluster.device_types)
     options = replace(
-        plan.options, max_tenants=max_tenants, time_limit_s=min(AGAIN_S, plan.options.time_limit_s)
+        plan.options, max_tenants=max_tenants, time_limit_s=max(LEAST_S, deadline.left_s)
     )
     again = replace(
         problem, cluster=replace(cluster, device_types=types, nodes=nodes), options=options
     )
-    result = plan_shares(with_headroom(again))
-    return None if result.plan is None else result.plan.objective
+    return plan_shares(with_headroom(again))
 
 
 def _longest_wait(plan: Plan, model: str) -> ModelWait:
