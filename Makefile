@@ -19,9 +19,9 @@ test: $(STAMP)
 
 # What `make test` skips: what needs packages that a newcomer need not download (clients and models of
 # others, and PyTorch: a build for CPUs where one is at hand; the default one is several GB), and what
-# takes longest.
+# takes longest. Three at a time: some hold PyTorch or Ray.
 test-all: $(VENV)/.installed-extras
-	$(BIN)/pytest -n 2 --dist loadgroup -m "extras or lengthy"
+	$(BIN)/pytest -n 3 --dist loadgroup -m "extras or lengthy"
 
 # All that needs an NVIDIA GPU, or PART=models, serve, faults, shares or provision of it; one line
 # where there is none. GPU_PYTHON has PyTorch for that GPU, and what Headrace needs.
