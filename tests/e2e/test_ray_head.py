@@ -43,5 +43,6 @@ def test_answers_go_on_without_the_head_and_nothing_is_left(
                 assert set(asking.outcomes) == {"answered"}, asking.outcomes
                 assert asking.outcomes["answered"] >= answered + 100
             server.signal(signal.SIGTERM)
-            server.wait()
+            code, said = server.wait()
+            assert code == 0, said
     wait_until(lambda: not agents() and not commands("AgentActor"), "processes are left behind")

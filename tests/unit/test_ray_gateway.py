@@ -3,7 +3,9 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
+        self.heard: list[int] = []
         self.before_it_ends: Callable[[], object] = lambda: None
 
     @property
@@ -34,6 +37,10 @@ class FakeGateway:
             last, self.before_it_ends = self.before_it_ends, lambda: None
             last()
             self.stopped.set()
+
+    def signal(self, number: int) -> None:
+        self.heard.append(number)
+        self.stopped.set()
 
     def wait(self) -> int:
         assert self.stopped.wait(PATIENCE_S), "it runs for ever"
@@ -49,6 +56,8 @@ class FakeAgent:
         self.wanted = SimpleNamespace(name="n0", cores=0)
         self.node = SimpleNamespace(id=address, name=address, address=address)
         self.address = address, 7000
+        self.actor = self.stop = self.__ray_terminate__ = self
+        self.asked_to_stop = False
         self.when_asked: Callable[[], object] = lambda: None
 
     def keep(self) -> None: ...
@@ -60,7 +69,27 @@ class FakeAgent:
     def ready(self) -> None:
         self.when_asked()
 
+    def remote(self) -> None:
+        """A call of the actor, which goes to its node."""
+        self.asked_to_stop = True
+
     def end(self) -> None: ...
+
+    def give_back(self) -> None: ...
+
+
+class HeadAway(FakeAgent):
+    """Of whom Ray's head, which is away, does not hear."""
+
+    head = threading.Event()
+    """Never set: whoever waits for it does so to the end of the process."""
+
+    def give_back(self) -> None:
+        self.head.wait()
+
+
+class Left(Exception):
+    """In place of the end of the process."""
 
 
 @pytest.fixture
@@ -82,9 +111,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[FakeGateway]:
     return gateways
 
 
+RAY: Any = SimpleNamespace(
+    exceptions=SimpleNamespace(RayError=ConnectionError), wait=lambda *_, **__: None
+)
+
+
 def served_there() -> Any:
     nothing: Any = None
-    return ServedOnRay(nothing, nothing, nothing, ["serve"])
+    return ServedOnRay(RAY, nothing, nothing, ["serve"])
 
 
 def test_a_node_that_comes_back_elsewhere_has_the_gateway_started_again(
@@ -116,6 +150,73 @@ def test_who_is_told_to_end_while_an_agent_moves_starts_no_other_gateway(
     assert served.watch() == 0
     served.end()
     assert started == [gateway]
+
+
+@pytest.fixture
+def head_away(started: list[FakeGateway], monkeypatch: pytest.MonkeyPatch) -> HeadAway:
+    """The one agent of a plan that is served while Ray's head says nothing."""
+    agent = HeadAway("192.0.2.1")
+
+    @contextmanager
+    def connected(_: object) -> Iterator[Any]:
+        yield RAY
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    monkeypatch.setattr(serving, "place_agents", lambda *_: {"n0": agent})
+    monkeypatch.setattr(ServedOnRay, "_look_after_nodes", lambda _: agent.head.wait())
+    monkeypatch.setattr(serving, "connected", connected)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(serving, "leave", leave)
+    for name in ("WATCH_S", "HEAD_S", "AT_ONCE_S"):
+        monkeypatch.setattr(serving, name, 0.0)
+    return agent
+
+
+def test_who_is_told_to_end_while_rays_head_is_away_ends_with_the_gateways_code(
+    head_away: HeadAway, started: list[FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agents are asked to stop all the same, and nobody waits for the head."""
+    monkeypatch.setattr(FakeGateway, "ready", lambda self, _: {}, raising=False)
+    nothing: Any = None
+
+    def told(_: object, served: ServedOnRay) -> None:
+        served.signal(signal.SIGTERM)
+
+    with pytest.raises(Left) as left:
+        serving.serve_on_ray(nothing, nothing, [], None, told)
+    assert left.value.args == (0,)
+    assert head_away.asked_to_stop
+    assert [each.running for each in started] == [False]
+
+
+def test_a_second_signal_leaves_whatever_is_waited_for(
+    head_away: HeadAway, started: list[FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Future[int]()
+    monkeypatch.setattr(serving, "leave", left.set_result)
+    served, answers = served_there(), threading.Event()
+    [gateway] = started
+    gateway.before_it_ends = lambda: answers.wait(PATIENCE_S)
+    served.signal(signal.SIGTERM)
+    served.signal(signal.SIGTERM)
+    assert left.result(PATIENCE_S) == 128 + signal.SIGTERM
+    assert gateway.heard == [signal.SIGTERM]
+    answers.set()
+
+
+def test_a_bug_in_the_watch_over_nodes_ends_the_gateway_and_is_raised(
+    started: list[FakeGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(serving, "WATCH_S", 0.0)
+    monkeypatch.setattr(ServedOnRay, "_look_after_nodes", broken)
+    with pytest.raises(LookupError, match="a bug"):
+        served_there().watch()
+    assert [each.running for each in started] == [False]
 
 
 @pytest.mark.parametrize("ready_times", [0, 1], ids=["first-start", "started-again"])

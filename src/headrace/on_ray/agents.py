@@ -140,14 +140,30 @@ class PlacedAgent:
 
     def end(self) -> None:
         """Ask the agent to end its workers, then end all there; nothing stays behind."""
+        stop_agents(self._ray, [self])
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Tell Ray's head to end the actor and what it holds, and to keep nothing more there."""
         ray = self._ray
         if self.actor is not None:
-            # It may have gone with its node, or hang: it is ended below.
-            with suppress(ray.exceptions.RayError):
-                ray.get(self.actor.stop.remote(), timeout=STOP_S)
             ended(ray, self.actor)
         if self._group is not None:
-            ray.util.remove_placement_group(self._group)
+            # Without the head: Ray gives it back with the command.
+            with suppress(ray.exceptions.RayError):
+                ray.util.remove_placement_group(self._group)
+
+
+def stop_agents(ray: Any, agents: Iterable[PlacedAgent]) -> None:
+    """Have them end their workers and themselves: all at once, and without Ray's head."""
+    actors = [agent.actor for agent in agents if agent.actor is not None]
+    # One may have gone with its node, or hang: Ray ends it.
+    with suppress(ray.exceptions.RayError):
+        asked = [actor.stop.remote() for actor in actors]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=STOP_S)
+        for actor in actors:
+            actor.__ray_terminate__.remote()
 
 
 def place_agents(
@@ -178,8 +194,9 @@ def place_agents(
         for agent in agents:
             agent.ready()
     except BaseException:
+        stop_agents(ray, agents)
         for agent in agents:
-            agent.end()
+            agent.give_back()
         raise
     return {agent.wanted.name: agent for agent in agents}
 

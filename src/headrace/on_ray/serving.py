@@ -4,25 +4,34 @@ The gateway is a process of its own beside this one and knows nothing of Ray: th
 agents without it. It is started again within a second when it ends; agents keep their workers
 loaded meanwhile. What this process watches is the cluster: a node of the plan that is gone gets
 another node as soon as there is one that fits.
+
+Ray's head may be away. Whoever asks it then waits inside Ray, for a minute, where no signal is
+heard: the thread that hears signals asks it nothing, and the command ends without its answer.
 """
 
 import logging
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NoReturn
 
 from headrace.domain.base import host_port
 from headrace.domain.errors import ClusterError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
+from headrace.on_ray.agents import STOP_S as AGENTS_STOP_S
 from headrace.on_ray.agents import (
     PlacedAgent,
     cores_beside,
     facts_of,
     new_secret,
     place_agents,
+    stop_agents,
 )
 from headrace.on_ray.connection import connected
 from headrace.on_ray.held import HeldProcess
@@ -44,6 +53,10 @@ STOP_S = 3_600.0
 """A gateway that is told to end answers what it has accepted first; its own limits are shorter."""
 FIRST_READY_S = 600.0
 """Models are sent, loaded and compiled."""
+HEAD_S = 5.0
+"""For Ray's head to hear that all has ended. It learns it anyhow once this process has."""
+AT_ONCE_S = 2.0
+"""From a second signal to the end, whatever is waited for."""
 
 
 class ServedOnRay:
@@ -64,8 +77,11 @@ class ServedOnRay:
         self._stopping = threading.Event()
         self._exchange = threading.Lock()
         """Held while one gateway follows another; once `_stopping` is set, none does."""
-        self._ending: list[threading.Thread] = []
-        """Which end agents whose nodes have left."""
+        self._aside: list[threading.Thread] = []
+        """Which ask Ray's head: one that watches nodes, others that end agents whose nodes left."""
+        self._failed: Exception | None = None
+        """What ended the watch, and is a bug."""
+        self._told = False
         self.wanted = wanted_of_plan(plan, choice)
         devices = (devices.device for each in self.wanted for devices in each.devices)
         self._known = KnownNodes(ray, devices)
@@ -89,30 +105,51 @@ class ServedOnRay:
 
     def watch(self) -> int:
         """Until the gateway has ended as it was told to, or cannot be started; its exit code."""
-        while self.gateway.running and not self._stopping.wait(WATCH_S):
-            try:
-                self._look_after_nodes()
-            except (ClusterError, self._ray.exceptions.RayError) as error:
-                # Serving goes on without Ray; the next look may find it again.
-                logger.warning("%s", str(error).splitlines()[0])
-        return self.gateway.wait()
+        self._start_aside(self._watch_nodes)
+        while True:
+            gateway = self.gateway
+            code = gateway.wait()
+            with self._exchange:
+                if gateway is self.gateway:
+                    break
+        if self._failed is not None:
+            raise self._failed
+        return code
 
     def signal(self, number: int) -> None:
-        """SIGTERM, SIGINT: the gateway answers what it has accepted, and all ends. SIGHUP: it reads
-        its plan file again."""
-        if number != signal.SIGHUP:
-            # Not from here: a handler may interrupt whoever holds a lock.
-            threading.Thread(target=self._stop_gateway, daemon=True).start()
+        """SIGTERM, SIGINT: the gateway answers what it has accepted, and all ends; at once when one
+        comes again. SIGHUP: the gateway reads its plan file again."""
+        if number == signal.SIGHUP:
+            act: Callable[[], None] = partial(self.gateway.signal, number)
+        elif not self._told:
+            self._told, act = True, self._stop_gateway
         else:
-            self.gateway.signal(number)
+            act = partial(self._hurry, number)
+        # Not from here: a handler may interrupt whoever holds a lock.
+        threading.Thread(target=act, daemon=True).start()
 
-    def end(self) -> None:
-        """End gateway, agents and workers, and give back what Ray has kept."""
+    def end(self) -> bool:
+        """End gateway, agents and workers, and give back what Ray has kept.
+
+        Returns:
+            Whether Ray's head has heard of it.
+        """
         self._stop_gateway()
-        for agent in self.agents.values():
-            agent.end()
-        for thread in self._ending:
+        within(AGENTS_STOP_S, partial(stop_agents, self._ray, self.agents.values()))
+        return within(HEAD_S, self._give_back)
+
+    def _give_back(self) -> None:
+        # First those that may place an agent yet.
+        for thread in self._aside:
             thread.join()
+        for agent in self.agents.values():
+            agent.give_back()
+
+    def _hurry(self, number: int) -> None:
+        """The gateway refuses what is open; who does not end then is left."""
+        self.gateway.signal(number)
+        time.sleep(AT_ONCE_S)
+        leave(128 + number)
 
     def _stop_gateway(self) -> None:
         """For good."""
@@ -126,6 +163,17 @@ class ServedOnRay:
             f"--node={name}={host_port(*agent.address)}" for name, agent in self.agents.items()
         ]
         return HeldProcess([*self._arguments, *nodes], {SECRET_VARIABLE: self._secret})
+
+    def _watch_nodes(self) -> None:
+        while not self._stopping.wait(WATCH_S):
+            try:
+                self._look_after_nodes()
+            except (ClusterError, self._ray.exceptions.RayError) as error:
+                # Serving goes on without Ray; the next look may find it again.
+                logger.warning("%s", str(error).splitlines()[0])
+            except Exception as error:
+                self._failed = error
+                self._stop_gateway()
 
     def _look_after_nodes(self) -> None:
         """Give nodes of the plan whose machine has left another one."""
@@ -180,14 +228,14 @@ class ServedOnRay:
             *(known_s - began_s, kept_s - known_s, time.monotonic() - kept_s),
         )
         # Ray may not have noticed yet that it is gone, and asks it for as long.
-        self._aside(lost.end)
+        self._start_aside(lost.end)
         if agent.address != lost.address:
             # The gateway looks for an agent where it was. Another one adopts all workers.
             self._start_again(f"node {name} has another address")
 
-    def _aside(self, act: Callable[[], None]) -> None:
+    def _start_aside(self, act: Callable[[], None]) -> None:
         thread = threading.Thread(target=act, daemon=True)
-        self._ending.append(thread)
+        self._aside.append(thread)
         thread.start()
 
     def _start_again(self, why: str) -> None:
@@ -220,12 +268,32 @@ def serve_on_ray(
     Raises:
         ClusterError: no cluster there, or it is not as the plan needs it; nothing was started.
     """
-    with connected(address) as ray:
+    with ExitStack() as connection:
+        ray = connection.enter_context(connected(address))
         served = ServedOnRay(ray, plan, choice, gateway)
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, lambda received, _: served.signal(received))
             on_ready(served.ready(), served)
-            return served.watch()
+            code = served.watch()
         finally:
-            served.end()
+            heard = served.end()
+        if not (heard and within(HEAD_S, connection.close)):
+            logger.warning("Ray's head has not heard of the end; Ray ends what is left itself")
+            leave(code)
+        return code
+
+
+def within(limit_s: float, act: Callable[[], object]) -> bool:
+    """Whether it is done in time; where not, it goes on aside."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return not thread.is_alive()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process now: its orderly end would wait for Ray's head."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
