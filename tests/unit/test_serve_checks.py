@@ -1,6 +1,8 @@
 """Options of `headrace serve` that cannot be, or would do nothing with its plan, are refused at
 once."""
 
+import errno
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,11 +14,12 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.commands import rehearse
 from headrace.commands.serve_checks import check_addresses, check_sizes
-from headrace.commands.serve_steps import AccessAsked, access
+from headrace.commands.serve_steps import AccessAsked, PlanAsked, access, check_files
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
+from headrace.serving.changes.plan_watch import ReplanRule
 from headrace.serving.front.access import AccessError
 from headrace.serving.front.base import AddressError
 from helpers.live_server import write_plan
@@ -68,6 +71,45 @@ def test_replan_follows_plans_whose_models_stay_and_those_whose_models_come_and_
 ) -> None:
     for plan in (plan_by_hand([1], 1, 1_000_000, 1_000, "cpu", 1, None), come_and_go(tmp_path)):
         check_sizes(plan, plan, [], replan=True)
+
+
+def asked_to_replan(plan: Path) -> PlanAsked:
+    return PlanAsked(
+        path=plan, events=None, apps=(), app_threads=None, pad=(), replan=ReplanRule(after_s=60.0)
+    )
+
+
+@pytest.mark.parametrize("where", [(), ("--cluster=ray",)], ids=["here", "on Ray"])
+def test_replan_beside_a_plan_whose_folder_cannot_be_written_is_refused_at_the_start(
+    where: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.touch()
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    monkeypatch.setattr(sys, "argv", ["headrace", "serve", str(plan), "--replan", *where])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: cannot be written: Read-only file system\n  needs" in said
+    assert "leave out --replan" in said
+
+
+def test_that_a_new_plan_can_be_made_beside_the_plan_is_tried_without_a_trace(
+    tmp_path: Path,
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.touch()
+    check_files(asked_to_replan(plan))
+    assert list(tmp_path.iterdir()) == [plan]
+    check_files(asked_to_replan(tmp_path / "missing" / "plan.json"))
 
 
 @pytest.fixture

@@ -108,8 +108,16 @@ def check_sizes(plan: "Plan", served: "Plan", pad: Sequence[str], replan: bool) 
         raise DocumentError(f"--replan: {why}")
 
 
-def check_nameable(plan_path: Path) -> None:
-    """Refuse `--replan` where the problem that it writes cannot name the plan's profiles."""
+def check_plans_beside(plan_path: Path) -> None:
+    """Refuse `--replan` where no new plan can be made beside the plan.
+
+    Raises:
+        DocumentError: its problem could not name the plan's profiles, or the folder is not the
+            server's to write.
+    """
+    from headrace.catalog.whole_file import folder_beside
+    from headrace.commands.replanning import ADVICE
+
     folder = str(plan_path.absolute().parent)
     try:
         folder.encode()
@@ -119,6 +127,10 @@ def check_nameable(plan_path: Path) -> None:
             " in it\n"
             "  try    another name for the folder, or leave out --replan"
         ) from error
+    # Of a plan that is missing, whoever reads it says so.
+    if plan_path.exists():
+        with folder_beside(plan_path, "replan", ADVICE):
+            pass
 
 
 def app_host(paths: Sequence[Path], threads: int | None, plan: "Plan") -> "AppHost | None":

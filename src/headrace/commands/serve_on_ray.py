@@ -34,11 +34,13 @@ def serve_on_ray(
 
     Raises:
         ClusterError: no cluster there, or it is not as the plan needs it; nothing was started.
-        DocumentError, ModelError, PlanError: plan, profiles or models are not fit to be served.
+        DocumentError, ModelError, PlanError: plan, profiles or models are not fit to be served, or
+            not as asked.
     """
     import msgspec
 
     from headrace.commands.ready import print_ready
+    from headrace.commands.serve_checks import check_plans_beside
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.workers.device_parts import refuse_undivided
@@ -49,6 +51,8 @@ def serve_on_ray(
             f"--{refused[0].replace('_', '-')}: is not for --cluster ray, which starts agents and"
             " gateway itself; leave it out"
         )
+    if context.params["replan"]:
+        check_plans_beside(plan_path)
     served = read_served_plan(plan_path)
     refuse_violations(served)
     if not context.params["unenforced_shares"]:

@@ -77,10 +77,10 @@ def check_files(asked: PlanAsked) -> None:
     """
     from headrace.catalog.event_log import check_event_log
     from headrace.commands.kept_rehearsal import check_not_kept
-    from headrace.commands.serve_checks import check_nameable
+    from headrace.commands.serve_checks import check_plans_beside
 
     if asked.replan is not None:
-        check_nameable(asked.path)
+        check_plans_beside(asked.path)
     if asked.events is not None:
         check_event_log(asked.events, asked.path, *asked.apps)
         check_not_kept(asked.events, asked.path)
