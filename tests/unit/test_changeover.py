@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog.documents import read_plan
+from headrace.commands.replanning import run_headrace
+from headrace.domain.errors import SystemLimitError
 from headrace.executors.table import ExecutorChoice
-from headrace.serving.changes import changeover, vetting
+from headrace.serving.changes import changeover, process_beside, vetting
 from headrace.serving.changes.vetting import Verdict, VettingError, read_served_plan
 from headrace.serving.engine.live_migration import MigrationError
 from headrace.serving.engine.served_plan import ServedPlan
@@ -44,6 +46,23 @@ def test_a_plan_file_that_changes_while_it_is_vetted_is_not_taken(
         assert engine.taken == []
 
     asyncio.run(change())
+
+
+@pytest.mark.parametrize("what", ["that vets the plan", "that plans anew"])
+def test_a_change_of_plan_without_descriptors_left_says_how_many_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async def none_left(*_: object, **__: object) -> None:
+        raise OSError(-1, "Unknown error -1")  # As uvloop.
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none_left)
+    monkeypatch.setattr(process_beside, "open_descriptors", lambda: 4_090)
+    monkeypatch.setattr(process_beside, "descriptor_limit", lambda: 4_096)
+    vets = what == "that vets the plan"
+    act = vetting.vet(tmp_path / "plan.json", "emulated", None) if vets else run_headrace(["plan"])
+    said = rf"process {what} cannot be started.*\n  has +4,090 .*4,096\n  try .*LimitNOFILE"
+    with pytest.raises(SystemLimitError, match=said):
+        asyncio.run(act)
 
 
 def test_a_plan_file_that_stays_while_it_is_vetted_is_taken(

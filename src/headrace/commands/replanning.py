@@ -1,14 +1,11 @@
 """`headrace serve --replan`: plan anew, in a process of its own, when the load leaves the plan."""
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.children import LOWEST_PRIORITY, child_command
 from headrace.domain.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -39,15 +36,17 @@ async def run_headrace(arguments: list[str]) -> None:
 
     Raises:
         PlanningError: it failed; the message is what it said.
+        SystemLimitError: it cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *child_command("headrace.cli", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
+    from headrace.serving.changes.process_beside import started_beside
+
+    process = await started_beside(
+        "the process that plans anew",
+        "headrace.cli",
+        *arguments,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     try:
         _, said = await process.communicate()
     except asyncio.CancelledError:

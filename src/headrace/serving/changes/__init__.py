@@ -2,6 +2,7 @@
 
 changeover     everything that can make a server change its plan ends here
 vetting        reads and verifies a plan in a process of its own
+process_beside starts that process, and the one that plans anew
 load_watch, rate_watch, rate_estimate, plan_watch, replan_backoff   whether the load is still the
                planned one
 """

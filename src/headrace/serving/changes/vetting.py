@@ -7,9 +7,7 @@ loads. It reads the plan itself, and takes it only where it is the one that was 
 """
 
 import asyncio
-import contextlib
 import hashlib
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,13 +15,13 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.documents import plan_profiles, read_plan
-from headrace.children import LOWEST_PRIORITY, child_command
 from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.topology import Topology
 from headrace.domain.base import Record, encode_fraction
 from headrace.domain.errors import HeadraceError, PlanError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
+from headrace.serving.changes.process_beside import started_beside
 from headrace.serving.engine.served_plan import ServedPlan
 from headrace.serving.workers.placeholder_tensors import with_tensors
 from headrace.serving.workers.placement import worker_specs
@@ -92,7 +90,7 @@ async def vet(path: Path, executor: ExecutorChoice, policy: str | None) -> Serve
 
     Raises:
         VettingError: it must not be served, or the file says something else by now; says which.
-        HeadraceError: the file, or a profile, can be read no more.
+        HeadraceError: the file, or a profile, can be read no more; or no process can be started.
     """
     verdict = await _verdict(path, executor, policy)
     if verdict.error is not None:
@@ -110,14 +108,14 @@ async def _verdict(path: Path, executor: ExecutorChoice, policy: str | None) -> 
     """
     Raises:
         VettingError: the other process has none.
+        SystemLimitError: it cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *child_command("headrace.serving.changes.vetting", str(path), executor, policy or ""),
-        stdin=asyncio.subprocess.DEVNULL,
+    process = await started_beside(
+        f"{path}: the process that vets the plan",
+        "headrace.serving.changes.vetting",
+        *(str(path), executor, policy or ""),
         stdout=asyncio.subprocess.PIPE,
     )
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     try:
         assert process.stdout is not None
         said = await process.stdout.read(MAX_VERDICT_BYTES)

@@ -36,6 +36,14 @@ def descriptor_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
+def open_descriptors() -> int:
+    """How many this process has open; all that it may, where none is left to count them by."""
+    try:
+        return len(os.listdir("/dev/fd")) - 1
+    except OSError:
+        return descriptor_limit()
+
+
 def left_for_clients(workers: int, files: int) -> int:
     """How many descriptors are left when a server has what it needs besides those that are open
     now; negative where it lacks some.
@@ -46,7 +54,7 @@ def left_for_clients(workers: int, files: int) -> int:
             the one in service.
     """
     needed = _SERVER + 2 * (_PLAN + _WORKER * workers + files)
-    return descriptor_limit() - len(os.listdir("/dev/fd")) - needed
+    return descriptor_limit() - open_descriptors() - needed
 
 
 class DescriptorReserve:
