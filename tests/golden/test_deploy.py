@@ -107,6 +107,18 @@ def test_objectives_that_clients_miss_by_their_own_mistakes_wake_nobody() -> Non
     assert all_of_them == {"answered", *missed}
 
 
+def test_a_gateway_whose_target_is_gone_is_down_as_one_that_does_not_answer() -> None:
+    """A discovered target that has gone leaves no sample of `up`, not one of 0."""
+    [down] = [
+        rule["expr"]
+        for group in ALERTS["groups"]
+        for rule in group["rules"]
+        if rule["alert"] == "HeadraceDown"
+    ]
+    assert set(down.split(" or ")) == {'up{job="headrace"} == 0', 'absent(up{job="headrace"})'}
+    assert "`up` is 0, or absent" in PAGE.read_text()
+
+
 def test_every_alert_says_what_it_means_and_stands_on_the_page() -> None:
     page = PAGE.read_text()
     for rule in (rule for group in ALERTS["groups"] for rule in group["rules"]):
