@@ -119,6 +119,13 @@ def test_a_gateway_whose_target_is_gone_is_down_as_one_that_does_not_answer() ->
     assert "`up` is 0, or absent" in PAGE.read_text()
 
 
+def test_pages_say_alike_what_clients_of_a_killed_gateway_see() -> None:
+    several = (PAGE.parent / "from-one-machine-to-several.md").read_text()
+    [row] = re.findall(r"^\| the gateway \|(.*)$", several, re.MULTILINE)
+    assert "connections are refused" in row
+    assert "connections are refused" in PAGE.read_text()
+
+
 def test_every_alert_says_what_it_means_and_stands_on_the_page() -> None:
     page = PAGE.read_text()
     for rule in (rule for group in ALERTS["groups"] for rule in group["rules"]):
