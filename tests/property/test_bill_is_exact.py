@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -70,6 +70,30 @@ def test_with_few_tenants_on_a_device_the_bill_is_what_brute_force_finds(
     found = search([case], tenants_max=tenants_max)
 
     assert found.bill == pytest.approx(cheapest_by_trying([case], tenants_max), rel=1e-6)
+    assert found.proven
+
+
+@pytest.mark.parametrize("seed", with_lengthy(range(16), lengthy=[5, 7, 9, 13, 15]))
+def test_a_slot_holds_the_weights_of_each_model_once(seed: int) -> None:
+    rng = random.Random(7_000 + seed)
+    cases = [random_app(rng, f"app{number}", GRAPHS[seed % 2]) for number in range(2)]
+    keys = [(a, m) for a, case in enumerate(cases) for m in range(len(case.modules))]
+    model_of = {key: rng.choice("ab") for key in keys}
+    weights = {"a": rng.randint(1, 4), "b": rng.randint(1, 4)}
+    memory = rng.randint(max(weights.values()), sum(weights.values()))
+    case = BillCase.of(
+        cases,
+        weights_bytes=[weights[model_of[key]] for key in keys],
+        models=[model_of[key] for key in keys],
+        memory_bytes={"big": memory, "small": memory},
+    )
+
+    found = least_devices_bill(case, MOST, Deadline(60))
+
+    def fit(group: Sequence[tuple[int, int]]) -> bool:
+        return sum(weights[model] for model in {model_of[key] for key in group}) <= memory
+
+    assert found.bill == pytest.approx(cheapest_by_trying(cases, fit=fit), rel=1e-6)
     assert found.proven
 
 
@@ -214,8 +238,16 @@ def random_app(rng: random.Random, name: str, before: tuple[tuple[int, ...], ...
     return AppCase(name=name, budget_us=budget_us, modules=tuple(modules), before=before)
 
 
-def cheapest_by_trying(cases: Sequence[AppCase], tenants_max: int = MODULES_MAX) -> float:
-    """Every way to share, every batch of every turn, every stack of machines."""
+def cheapest_by_trying(
+    cases: Sequence[AppCase],
+    tenants_max: int = MODULES_MAX,
+    fit: Callable[[Sequence[tuple[int, int]]], bool] = lambda group: True,
+) -> float:
+    """Every way to share, every batch of every turn, every stack of machines.
+
+    Args:
+        fit: whether a slot has room for these modules, (app, module) each.
+    """
     modules = [(a, m) for a, case in enumerate(cases) for m in range(len(case.modules))]
     stacks = {
         (a, m): sorted(all_stacks(cases[a].modules[m]), key=lambda stack: stack[0])
@@ -224,7 +256,7 @@ def cheapest_by_trying(cases: Sequence[AppCase], tenants_max: int = MODULES_MAX)
     best = math.inf
     for grouping in partitions(modules):
         shared = [group for group in grouping if len(group) > 1]
-        if any(len(group) > tenants_max for group in shared):
+        if any(len(group) > tenants_max or not fit(group) for group in shared):
             continue
         options = [list(all_rounds(cases, group)) for group in shared]
         for rounds in itertools.product(*options):

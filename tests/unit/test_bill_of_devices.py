@@ -44,6 +44,27 @@ def planned(problem: Problem) -> Plan:
     return plan
 
 
+def test_a_slot_holds_a_model_once_whatever_apps_ask_for_it() -> None:
+    problem = make_app_problem(rate_rps=5, devices={"T4": 1})
+    [app] = problem.apps
+    apps = tuple(
+        replace(app, name=name, modules=app.modules[:1], edges=()) for name in ("doors", "cars")
+    )
+    ssd = problem.profiles["ssd"]
+    memory = ssd.weights_bytes(0, len(ssd.blocks)) * 3 // 2
+    kind = replace(problem.cluster.device_types[0], memory_bytes=memory)
+    cluster = replace(problem.cluster, device_types=(kind,))
+    refs = problem.profile_refs[:1]
+
+    plan = planned(
+        replace(problem, cluster=cluster, apps=apps, profiles={"ssd": ssd}, profile_refs=refs)
+    )
+
+    assert memory > 0
+    assert len(plan.slots) == 1
+    assert plan.stopped == "optimal"
+
+
 def test_modules_of_a_small_app_share_a_device_and_the_plan_says_what_that_saves() -> None:
     problem = make_app_problem(rate_rps=20)
     apart = solve(problem).plan

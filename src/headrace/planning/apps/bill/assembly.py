@@ -51,7 +51,8 @@ class _Shared:
 
     device: str
     cycle_us: int
-    weights_bytes: int = 0
+    weights_bytes: dict[str, int] = field(default_factory=dict)
+    """By model: it holds them once, whatever modules are of it."""
     tenants: list[Tenant] = field(default_factory=list)
 
 
@@ -104,7 +105,8 @@ def _pools(problem: Problem, billed: Sequence[Billed]) -> tuple[list[Pool], dict
     shared: dict[int, _Shared] = {}
     for one, index, bill in _modules(billed):
         name = one.case.modules[index].name
-        weights = weights_bytes(problem, one.app.module(name).model)
+        model = one.app.module(name).model
+        weights = weights_bytes(problem, model)
         for i, entry in enumerate(bill.entries):
             tenant = module_tenant(one.app, name, i)
             device, count = entry.candidate.device, round(entry.machines)
@@ -114,14 +116,15 @@ def _pools(problem: Problem, billed: Sequence[Billed]) -> tuple[list[Pool], dict
                 bill.turn.slot,
                 _Shared(device=bill.turn.batches[0].device, cycle_us=bill.turn.cycle_us),
             )
-            slot.weights_bytes += weights
+            slot.weights_bytes[model] = weights
             first = len(bill.entries)
             slot.tenants += [
                 module_tenant(one.app, name, first + i) for i in range(len(bill.turn.batches))
             ]
     shared = dict(sorted(shared.items()))
     for slot in shared.values():
-        pools.append(pool_of(problem, slot.tenants[0], slot.device, WHOLE, slot.weights_bytes, 1))
+        held = sum(slot.weights_bytes.values())
+        pools.append(pool_of(problem, slot.tenants[0], slot.device, WHOLE, held, 1))
     return pools, shared
 
 

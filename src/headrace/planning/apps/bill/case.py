@@ -109,6 +109,7 @@ class BillCase:
         cls,
         apps: Sequence[AppCase],
         weights_bytes: Sequence[int] | None = None,
+        models: Sequence[str] | None = None,
         memory_bytes: Mapping[str, int] | None = None,
         turn_us: TurnOf | None = None,
         gap_us: Sequence[int] | None = None,
@@ -117,6 +118,7 @@ class BillCase:
         """
         Args:
             weights_bytes: per module of all apps; None: of no importance.
+            models: whose weights they are, per module; None: each has a model of its own.
             memory_bytes: device type -> its memory, where that is known.
             turn_us: what a module's batch takes of a duty cycle; None: its duration.
             gap_us: per module, from the end of a turn until what it made arrives here.
@@ -151,6 +153,7 @@ class BillCase:
             kind=np.array([kinds.index(c.device) for c in listed], np.int64),
             load_rps=np.array([m.rate_rps for m in modules], np.float64),
             weights_bytes=np.array(weights_bytes or [0] * count, np.int64),
+            models=_numbered(models or [str(m) for m in range(count)]),
             memory_bytes=np.array([memory.get(k, ENDLESS_BYTES) for k in kinds], np.int64),
             device_price=np.array([prices[kind] for kind in kinds], np.float64),
             durations_us=durations,
@@ -182,7 +185,10 @@ class BillCase:
         tables = self.tables
         of_modules = {
             name: getattr(tables, name)[low:high]
-            for name in ("load_rps", "weights_bytes", "durations_us", "turns", "device_s", "gap_us")
+            for name in (
+                *("load_rps", "weights_bytes", "models"),
+                *("durations_us", "turns", "device_s", "gap_us"),
+            )
         }
         of_rows = {
             name: getattr(tables, name)[rows]
@@ -268,6 +274,15 @@ class BillCase:
             turn=turn,
             worst_case_us=_worst_case_us(entries, turn),
         )
+
+
+def _numbered(models: Sequence[str]) -> Ints:
+    """
+    >>> _numbered(["detect", "read", "detect"]).tolist()
+    [0, 1, 0]
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(models))}
+    return np.array([numbers[name] for name in models], np.int64)
 
 
 def _turn_tables(

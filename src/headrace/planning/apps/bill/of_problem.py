@@ -47,6 +47,7 @@ def bill_case(
     return BillCase.of(
         _charged(cases, charges or {}, barred),
         weights_bytes=[profile.weights_bytes(0, len(profile.blocks)) for profile in profiles],
+        models=[module.model for module, _ in modules],
         memory_bytes={
             kind.name: kind.memory_bytes
             for kind in problem.cluster.device_types

@@ -28,7 +28,7 @@ Equal prices: the shorter cycle. Exponential in modules, which are few: some 10 
 
 import numpy as np
 
-from headrace.compilation.loops import compiled
+from headrace.compilation.loops import compiled, hot
 from headrace.planning.apps.bill.ladders import TINY, Ladders, ladders_within
 from headrace.planning.apps.bill.tables import Bools, Tables
 from headrace.planning.common.candidates import NEVER_US, Floats, Ints
@@ -166,6 +166,15 @@ def _cheapest_device(
     return found, cut
 
 
+@hot
+def _is_held(tables: Tables, members: Ints, x: int) -> bool:
+    """Whether one of the members before x is of its model: a slot holds the weights once."""
+    held = False
+    for y in range(x):
+        held |= tables.models[members[y]] == tables.models[members[x]]
+    return held
+
+
 @compiled
 def _shortest_cycle(
     tables: Tables,
@@ -194,7 +203,8 @@ def _shortest_cycle(
     size = len(members)
     weights, busy = 0, 0.0
     for x in range(size):
-        weights += tables.weights_bytes[members[x]]
+        if not _is_held(tables, members, x):
+            weights += tables.weights_bytes[members[x]]
         busy += need[x] * tables.device_s[members[x], kind]
     if weights > tables.memory_bytes[kind] or not busy <= 1 + TINY:
         return NEVER_US

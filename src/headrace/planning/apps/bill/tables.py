@@ -27,6 +27,8 @@ class Tables(NamedTuple):
     """Shape (N,)."""
     weights_bytes: Ints
     """Shape (N,)."""
+    models: Ints
+    """Shape (N,): modules of one number are of one model, whose weights a slot holds once."""
     memory_bytes: Ints
     """Shape (K,)."""
     device_price: Floats
