@@ -333,6 +333,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("claims", "single", ("cluster", "nodes", 0, "devices"), to({"a": 200, "b": 200})),
     Mutant("claims", "single", ("binding",), to("devices: all 3 of type 'a' are used")),
     Mutant("claims", "single", ("binding",), to("what is left of 'a' forms no further pipeline")),
+    Mutant("claims", "single", ("binding",), to("7 devices in 9 parts, 2 of them used in turns")),
     Mutant("claims", "several", ("binding",), swapped("60 rps", "90 rps")),
     Mutant("claims", "single", ("binding",), swapped("model 'm'", "model 'n'")),
     Mutant("claims", "single", ("binding",), swapped("size: 4 is", "size: 8 is")),

@@ -15,11 +15,13 @@ from headrace.domain.app import App, FanOut, Module
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Problem
 from headrace.planning import solve
+from headrace.planning.together.cheapest import times_as_much
 from headrace.planning.together.refusal import refuse_chains
 from headrace.planning.together.steps import Costs
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
+from helpers.apps import make_app_problem
 from helpers.commands import Run, runner
 from helpers.lengthy import with_lengthy
 from helpers.problems import make_profile, unhurried
@@ -149,6 +151,16 @@ def with_rates(problem: Problem, times: float) -> Problem:
         demands=tuple(replace(d, rate_rps=times * (d.rate_rps or 0.0)) for d in problem.demands),
         apps=tuple(replace(app, rate_rps=times * app.rate_rps) for app in problem.apps),
     )
+
+
+def test_no_part_of_the_rates_is_tried_in_which_a_module_has_no_rate() -> None:
+    problem = make_app_problem(rate_rps=20.0)
+    [app] = problem.apps
+    rare = replace(app.modules[1], fan_out=FanOut(mean=0.01))
+    problem = replace(problem, apps=(replace(app, modules=(app.modules[0], rare, app.modules[2])),))
+
+    assert times_as_much(problem, 6e-6) is not None
+    assert times_as_much(problem, 4e-6) is None
 
 
 @pytest.mark.parametrize("times", with_lengthy([20.0, 4_000.0], lengthy=[20.0]))

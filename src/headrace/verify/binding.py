@@ -53,6 +53,15 @@ def _left(case: Case, stated: tuple[str, ...]) -> str | None:
     return None
 
 
+def _parts(case: Case, stated: tuple[str, ...]) -> str | None:
+    slots = case.plan.slots
+    devices = len({(slot.node, slot.device, slot.device_index) for slot in slots})
+    in_turns = sum(len(slot.tenants) > 1 for slot in slots)
+    if stated == (str(devices), str(len(slots)), str(in_turns)):
+        return None
+    return f"{devices} devices in {len(slots)} parts, {in_turns} of them used in turns"
+
+
 def _rate(case: Case, stated: tuple[str, ...]) -> str | None:
     rate, model = stated
     demand = case.demands.get(model)
@@ -220,6 +229,7 @@ def _starts(case: Case, stated: tuple[str, ...]) -> str | None:
 _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
     (re.compile(r"all (\d+) of type '([^']*)'"), _all_used),
     (re.compile(r"what is left of ('[^;]*') forms no further"), _left),
+    (re.compile(r"(\d+) devices in (\d+) parts, (\d+) of them used in turns"), _parts),
     (re.compile(r"(\S+) rps of model '([^']*)'"), _rate),
     (
         re.compile(r"batch size: (\d+) is the largest profiled of model '([^']*)'"),
@@ -251,5 +261,5 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
         _beyond_slo,
     ),
 )
-"""The forms of `planning.common.binding`, `apps.planner`, `depths.planner` and `provisioning.many`,
-and their checks."""
+"""The forms of `planning.common.binding`, `shares.planner`, `apps.planner`, `depths.planner` and
+`provisioning.many`, and their checks."""

@@ -302,7 +302,9 @@ def used_text(problem: Problem, best: Best) -> list[str]:
 def times_as_much(problem: Problem, part: float) -> Problem | None:
     """The same with this part of all rates; None: one would be less than a rate may be."""
     rates = [demand.rate_rps or 0.0 for demand in problem.demands]
-    if part * min([*rates, *(app.rate_rps for app in problem.apps)]) < LEAST_RATE_RPS:
+    for app in problem.apps:
+        rates += [app.rate_rps, *(app.rate_rps * each.fan_out.mean for each in app.modules)]
+    if part * min(rates) < LEAST_RATE_RPS:
         return None
     demands = (replace(each, rate_rps=part * (each.rate_rps or 0.0)) for each in problem.demands)
     apps = (replace(app, rate_rps=part * app.rate_rps) for app in problem.apps)
