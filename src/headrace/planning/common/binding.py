@@ -30,7 +30,7 @@ def _devices(problem: Problem, models: Sequence[Model], chosen: Sequence[Allotme
     used = dict.fromkeys((kind.device for kind in models[0].tables.kinds), 0.0)
     for model, allotments in zip(models, chosen, strict=True):
         for k, kind in enumerate(model.tables.kinds):
-            used[kind.device] += float(allotments.use[:, k].sum() * kind.share)
+            used[kind.device] += float(int(allotments.use[:, k].sum()) * kind.share)
     full, spare = [], []
     for device, amount in used.items():
         count = problem.cluster.count(device)

@@ -329,7 +329,7 @@ def least_rest_us(p99_us: Times) -> Ints:
     blocks = len(best)
     rest = np.zeros(blocks + 1, dtype=np.int64)
     for i in range(blocks - 1, -1, -1):
-        rest[i] = min(NEVER_US, (best[i, i + 1 :] + rest[i + 1 :]).min())
+        rest[i] = min(NEVER_US, int((best[i, i + 1 :] + rest[i + 1 :]).min()))
     return rest
 
 

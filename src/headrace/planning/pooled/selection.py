@@ -258,6 +258,6 @@ def _untidiness(asked: Counting, listed: Sequence[Allotments]) -> list[Floats]:
     longest = max((int(p.latency_us.max(initial=1)) for p in asked.columns), default=1)
     scale = 0.5 / (longest * max(1, int(asked.hardware.slots_max.sum())))
     return [
-        a.slots.sum(axis=1) * p.latency_us[a.pipeline] * scale
+        np.asarray(a.slots.sum(axis=1) * p.latency_us[a.pipeline] * scale, np.float64)
         for a, p in zip(listed, asked.columns, strict=True)
     ]
