@@ -5,9 +5,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from headrace.apps import app, gather, module, tensor
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
@@ -35,6 +38,19 @@ from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.workers.status import AppsStatus
 from helpers.served import WHOLE
+
+first, second = module("first"), module("second")
+X = [tensor("x", "float32", (2,))]
+Y = [tensor("y", "float32", (-1, 2))]
+Vector = NDArray[np.float32]
+
+
+@app(name="app", inputs=X, outputs=Y)
+async def chain(x: Vector) -> dict[str, Any]:
+    """One call of `first`, three at once of `second`."""
+    found = await first(x)
+    return {"y": await gather(*(second(found + i) for i in range(3)))}
+
 
 SLO_US = 100_000
 BUDGETS_US = {"first": 30_000, "second": 50_000}

@@ -7,11 +7,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from headrace.apps import InvalidInput, app, ensemble, gather, module, step, tensor
+from headrace.apps import InvalidInput, app, ensemble, gather, step
 from headrace.serving.apps import frames
 from headrace.serving.apps.api import AppFunction
 from headrace.serving.apps.frames import Answer, AnyFrame, Begin, Call, Returned, Tensors
@@ -19,13 +17,8 @@ from headrace.serving.apps.process import say_unless_cancelled
 from headrace.serving.engine.inference import AppAnswer, Refusal
 from headrace.serving.workers.frames import FrameError
 from helpers import served_app
-from helpers.served_app import SLO_US, Served
+from helpers.served_app import SLO_US, Served, Vector, X, Y, first, second
 from helpers.virtual_loop import on_virtual_time
-
-first, second = module("first"), module("second")
-X = [tensor("x", "float32", (2,))]
-Y = [tensor("y", "float32", (-1, 2))]
-Vector = NDArray[np.float32]
 
 
 async def refuse() -> None:

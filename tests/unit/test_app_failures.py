@@ -4,20 +4,13 @@ import asyncio
 import logging
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from headrace.apps import InvalidInput, app, aside, module, tensor
+from headrace.apps import InvalidInput, app, aside
 from headrace.serving.engine.inference import AppAnswer, Refusal
 from helpers.live_server import PATIENCE_S
-from helpers.served_app import Served
+from helpers.served_app import Served, Vector, X, Y, first
 from helpers.virtual_loop import on_virtual_time
-
-first, second = module("first"), module("second")
-X = [tensor("x", "float32", (2,))]
-Y = [tensor("y", "float32", (-1, 2))]
-Vector = NDArray[np.float32]
 
 
 def test_a_failing_function_tells_the_client_an_id_and_the_log_the_rest(

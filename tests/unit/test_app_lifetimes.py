@@ -2,31 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from headrace.apps import app, gather, module, tensor
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, EventLogHeader
 from headrace.serving.apps.runtime import AppLog
 from headrace.serving.engine.inference import AppAnswer, Refusal
-from helpers.served_app import BUDGETS_US, SLO_US, Served, app_plan
+from helpers.served_app import (
+    BUDGETS_US,
+    SLO_US,
+    Served,
+    app_plan,
+    chain,
+)
 from helpers.virtual_loop import on_virtual_time
-
-first, second = module("first"), module("second")
-X = [tensor("x", "float32", (2,))]
-Y = [tensor("y", "float32", (-1, 2))]
-Vector = NDArray[np.float32]
-
-
-@app(name="app", inputs=X, outputs=Y)
-async def chain(x: Vector) -> dict[str, Any]:
-    found = await first(x)
-    return {"y": await gather(*(second(found + i) for i in range(3)))}
 
 
 def test_draining_finishes_what_runs_and_refuses_what_comes() -> None:

@@ -4,26 +4,27 @@ import asyncio
 import threading
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from headrace.apps import app, aside, gather, module, tensor, time_left_us
+from headrace.apps import app, aside, gather, time_left_us
 from headrace.domain.events import Called
 from headrace.serving.engine.inference import Answer, AppAnswer, Refusal
-from helpers.served_app import BUDGETS_US, RATE_RPS, SLO_US, TAKES_US, FakeModules, Served, app_plan
+from helpers.served_app import (
+    BUDGETS_US,
+    RATE_RPS,
+    SLO_US,
+    TAKES_US,
+    FakeModules,
+    Served,
+    Vector,
+    X,
+    Y,
+    app_plan,
+    chain,
+    first,
+    second,
+)
 from helpers.virtual_loop import on_virtual_time
-
-first, second = module("first"), module("second")
-X = [tensor("x", "float32", (2,))]
-Y = [tensor("y", "float32", (-1, 2))]
-Vector = NDArray[np.float32]
-
-
-@app(name="app", inputs=X, outputs=Y)
-async def chain(x: Vector) -> dict[str, Any]:
-    found = await first(x)
-    return {"y": await gather(*(second(found + i) for i in range(3)))}
 
 
 def test_an_app_answers_what_its_function_returns_in_the_order_of_its_calls() -> None:

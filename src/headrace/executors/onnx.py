@@ -76,7 +76,7 @@ class OnnxExecutor:
         stage: StageToLoad,
         memory: TensorMemory,
         gpu: int | None = None,
-        before: Callable[[], object] = tuple,
+        before: Callable[[], object] | None = None,
     ) -> None:
         """`before`: what is asked before its file is opened, if it is not open already."""
         self._stage = stage
@@ -244,10 +244,11 @@ def _session(
     gpu: int | None,
     *,
     packed: bool = True,
-    before: Callable[[], object] = tuple,
+    before: Callable[[], object] | None = None,
 ) -> Any:
     def opening() -> Any:
-        before()
+        if before is not None:
+            before()
         return open_session(
             stage.path,
             stage.weights,

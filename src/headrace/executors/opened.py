@@ -25,6 +25,7 @@ def opened_once(
     Args:
         how: all that `opening` depends on beside the stage's files.
     """
+    # The sizes of one model come and go as one.
     if stage.comes_and_goes and not stage.dimensions:
         return opening()
     key = (stage.path, stage.own, stage.weights, *how)
