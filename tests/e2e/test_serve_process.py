@@ -20,7 +20,6 @@ from helpers.live_server import (
     LiveServer,
     alive,
     command,
-    redirected,
     serving,
     write_plan,
 )
@@ -257,26 +256,6 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, st
             code, errors = server.wait()
         assert code == 0, errors
         assert alive(family) == set()
-
-
-@pytest.mark.lengthy
-def test_without_standard_streams_servers_end_and_loads_are_reported_as_ever(
-    plan: Path, environment: dict[str, str]
-) -> None:
-    program = command(plan)[0]
-    with serving(plan, environment=environment, redirections="<&- 2>&-") as server:
-        words = [program, "load", server.url, "--model", "m", "--rps", "50", "--duration-s", "0.2"]
-        loaded = subprocess.run(
-            redirected([*words, "--json"], "<&- 2>&-"),
-            stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
-            timeout=PATIENCE_S,
-        )
-        server.signal(signal.SIGTERM)
-        code, _ = server.wait()
-
-    assert (code, loaded.returncode) == (0, 0)
-    assert msgspec.json.decode(loaded.stdout)["models"]
 
 
 @pytest.mark.lengthy

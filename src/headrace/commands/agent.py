@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.commands.output import notices, print_line
+from headrace.commands.output import notices, print_line, whoever_reads
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 from headrace.user_cache import MODEL_FILES_MB
 
@@ -82,7 +82,6 @@ def agent(
 
     [dim]headrace agent --name n0 --host 10.0.0.1 --secret-file cluster.secret[/dim]
     """
-    import logging
     import os
 
     import msgspec
@@ -91,6 +90,7 @@ def agent(
     from headrace.catalog.cache_folder import cache_folder
     from headrace.commands import event_loop
     from headrace.domain.base import host_port
+    from headrace.serving.server_log import log_to_stderr
     from headrace.serving.workers.affinity import allowed_cores
     from headrace.serving.workers.descriptors import raise_descriptor_limit
     from headrace.serving.workers.remote.agent import AgentOptions, run_agent
@@ -116,10 +116,9 @@ def agent(
         calls=calls,
     )
     raise_descriptor_limit()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr()
 
+    @whoever_reads()
     def on_ready(at: str, number: int) -> None:
         if json:
             ready = {"ready": True, "name": name, "host": at, "port": number, "pid": os.getpid()}

@@ -1,5 +1,6 @@
 """How every command speaks: tables for people, JSON for programs, errors that end with a step."""
 
+import errno
 import os
 import shlex
 import sys
@@ -30,14 +31,29 @@ def standard_output() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What it did not take would be tried again at the end of the process, and complained about.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _write_nowhere()
         raise SystemLimitError(
             f"standard output cannot be written: {error}\n"
             "  try       room where it goes, or another place for it (> FILE)"
         ) from error
+
+
+@contextmanager
+def whoever_reads() -> Iterator[None]:
+    """What is written in the block is news on standard output: a reader that has gone, as `head`
+    does, is no reason to end."""
+    try:
+        yield
+    except BrokenPipeError:
+        _write_nowhere()
+
+
+def _write_nowhere() -> None:
+    """From now on. What standard output did not take would be tried again at the end of the
+    process, and complained about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 class Lines(Console):
@@ -54,6 +70,10 @@ class Lines(Console):
             markup = False
         with nullcontext() if self.stderr else standard_output():
             super().print(*objects, markup=markup, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process; commands do, a server goes on (`whoever_reads`)."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 console = Lines()

@@ -287,12 +287,14 @@ def serve(
     from headrace.commands import event_loop, serve_steps
     from headrace.commands.bring_up import ServerSetup, run_server
     from headrace.commands.kernel import load_kernel
+    from headrace.commands.output import whoever_reads
     from headrace.commands.ready import print_ready, print_ready_line
     from headrace.commands.serve_checks import check_names, check_together, keep_on_core
     from headrace.dispatch.buckets import levels_by_model
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.engine.served_plan import ServiceOptions
+    from headrace.serving.server_log import log_to_stderr
     from headrace.serving.workers.descriptors import raise_descriptor_limit
 
     check_names(policy, executor)
@@ -348,11 +350,12 @@ def serve(
     fronts = serve_steps.access(doors)
     service = replace(service, cluster=checked.cluster, cores=keep_on_core(core))
     raise_descriptor_limit()
-    _log_to_stderr()
+    log_to_stderr()
     levels = serve_steps.rehearse(asked, service, core) if rehearsal else {}
     whole, functions = replace(checked.whole, levels=levels), checked.functions
     load_kernel(policy or policy_for(whole.plan), simulator=False)
 
+    @whoever_reads()
     def on_ready(addresses: Mapping[str, str]) -> None:
         if json:
             print_ready_line(addresses, doors.token_path)
@@ -375,12 +378,3 @@ def serve(
         sequence_idle_us=round(sequence_idle_s * 1e6),
     )
     event_loop.run(run_server(setup, on_ready))
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    # Plain lines, never wrapped: a server's log is read by grep.
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )

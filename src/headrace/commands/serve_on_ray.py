@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.commands.output import console, print_line
+from headrace.commands.output import console, print_line, whoever_reads
 from headrace.commands.values import given
 from headrace.domain.base import host_port
 from headrace.domain.errors import DocumentError
@@ -61,6 +61,7 @@ def serve_on_ray(
     gateway = ["serve", str(plan_path), "--json", f"--port={port or _free_port(host)}"]
     gateway += repeated_arguments(context)
 
+    @whoever_reads()
     def on_ready(said: Mapping[str, Any], on_ray: "ServedOnRay") -> None:
         if json:
             nodes = {name: agent.node.name for name, agent in on_ray.agents.items()}

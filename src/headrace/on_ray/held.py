@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,9 @@ class HeldProcess:
         for line in stream:
             with self._lock:
                 self._said.append(line)
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            with suppress(OSError):  # a full disk, of which the process is not to wait for us
+                sys.stderr.write(line)
+                sys.stderr.flush()
 
 
 def program() -> str:

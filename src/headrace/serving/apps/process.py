@@ -23,6 +23,7 @@ from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.threads import AsideThreads
 from headrace.serving.apps.watchdog import Watchdog
+from headrace.serving.server_log import log_to_stderr
 from headrace.serving.workers.affinity import keep_on
 from headrace.serving.workers.worker import wake_on_time
 
@@ -52,11 +53,9 @@ def main() -> None:
     keep_on({int(core) for core in options.cores.split(",")})
     os.nice(_NICENESS)
     os.dup2(2, 1)
+    log = log_to_stderr()
     # Which shows every line at once; standard output would keep them in a buffer.
     sys.stdout = sys.stderr
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     sys.setswitchinterval(SWITCH_S)
     channel = socket.socket(fileno=options.channel)
     watch = socket.socket(fileno=options.watch)
@@ -71,6 +70,12 @@ def main() -> None:
     channel.sendall(b"".join(encode_frame(ready)))
     threads = AsideThreads(options.threads)
     _serve(channel, watch, threads, lambda send: FunctionRunner(functions, send, threads))
+    try:
+        sys.stdout.flush()
+    finally:
+        log.drain()
+        # Threads of app code must not keep the process.
+        os._exit(0)
 
 
 def _keep_from_children(*ours: socket.socket) -> None:
@@ -103,11 +108,6 @@ def _serve(
         except (SystemExit, KeyboardInterrupt) as ended:
             # From a task that a function started: loops let these through. The function gets it.
             logger.error("an app's code raised %s(%s); going on", type(ended).__name__, ended)
-    try:
-        sys.stdout.flush()
-    finally:
-        # Threads of app code must not keep the process.
-        os._exit(0)
 
 
 async def _answer(channel: socket.socket, make_runner: MakeRunner) -> None:
