@@ -376,9 +376,12 @@ def test_a_plan_that_claims_too_much_is_not_served(plan: Path, environment: dict
     assert "the plan fails verification" in errors
 
 
-def test_ready_is_said_for_people_with_the_next_step(
-    plan: Path, environment: dict[str, str]
+def test_ready_is_said_to_the_service_manager_and_for_people_with_the_next_step(
+    plan: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     process = subprocess.Popen(
         command(plan, "--port", "0"),
         stdout=subprocess.PIPE,
@@ -392,6 +395,8 @@ def test_ready_is_said_for_people_with_the_next_step(
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         said += line
+    with manager:
+        assert manager.recv(100, socket.MSG_DONTWAIT) == b"READY=1"
     process.send_signal(signal.SIGTERM)
     rest, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors

@@ -220,6 +220,7 @@ def test_the_unit_restarts_drains_and_reloads() -> None:
 
     assert "-HUP" in reload
     assert shlex.split(check)[1:] == ["verify", shlex.split(unit_values("ExecStart")[0])[2]]
+    assert unit_values("Type") == ["notify"]
     assert unit_values("KillMode") == ["mixed"]
     assert unit_values("Restart") == ["on-failure"]
     assert unit_values("User") == ["headrace"]

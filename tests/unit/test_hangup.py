@@ -1,5 +1,6 @@
 """SIGHUP has a server read its plan again, but for the one that comes with its terminal's end."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -38,7 +39,8 @@ class SilentFront:
 class World:
     """A server in virtual time, that was started from a terminal or from none."""
 
-    def __init__(self, *, terminal: bool) -> None:
+    def __init__(self, *, terminal: bool, loading: "Act | None" = None) -> None:
+        """`loading`: what happens while models are loaded."""
         self.there = terminal
         self.reloads = 0
         self.stopped_at_s: float | None = None
@@ -48,9 +50,15 @@ class World:
             async def reload(_) -> None:
                 self.reloads += 1
 
+        class Loading(StartedEngine):
+            async def start(_) -> None:
+                if loading is not None:
+                    loading(self)
+                await asyncio.sleep(1.0)
+
         def unused(*_: object) -> None: ...
 
-        engine = StartedEngine()
+        engine = Loading()
         changeover = Counted(engine, Path("plan.json"), None, "auto", unused)  # type: ignore[arg-type]
         self.server = Server(
             engine, [SilentFront()], changeover, terminal=Terminal(lambda: self.there)
@@ -95,6 +103,12 @@ def test_sighup_reads_the_plan_again_whether_or_not_there_is_a_terminal(terminal
     world = World(terminal=terminal)
     world.run((10.0, World.hup), (20.0, World.hup))
     assert outcome(world) == (2, True)
+
+
+def test_a_sighup_while_models_are_loaded_reads_the_plan_again_when_they_are() -> None:
+    world = World(terminal=False, loading=World.hup)
+    world.run()
+    assert outcome(world) == (1, True)
 
 
 def test_the_end_of_its_terminal_ends_a_server() -> None:

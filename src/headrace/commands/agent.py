@@ -91,6 +91,7 @@ def agent(
     from headrace.commands import event_loop
     from headrace.domain.base import host_port
     from headrace.serving.server_log import log_to_stderr
+    from headrace.serving.service_manager import say_ready
     from headrace.serving.workers.affinity import allowed_cores
     from headrace.serving.workers.descriptors import raise_descriptor_limit
     from headrace.serving.workers.remote.agent import AgentOptions, run_agent
@@ -120,6 +121,7 @@ def agent(
 
     @whoever_reads()
     def on_ready(at: str, number: int) -> None:
+        say_ready()
         if json:
             ready = {"ready": True, "name": name, "host": at, "port": number, "pid": os.getpid()}
             print_line(msgspec.json.encode(ready | {"version": __version__}))

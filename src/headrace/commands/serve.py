@@ -295,6 +295,7 @@ def serve(
     from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.engine.served_plan import ServiceOptions
     from headrace.serving.server_log import log_to_stderr
+    from headrace.serving.service_manager import say_ready
     from headrace.serving.workers.descriptors import raise_descriptor_limit
 
     check_names(policy, executor)
@@ -357,6 +358,7 @@ def serve(
 
     @whoever_reads()
     def on_ready(addresses: Mapping[str, str]) -> None:
+        say_ready()
         if json:
             print_ready_line(addresses, doors.token_path)
             return

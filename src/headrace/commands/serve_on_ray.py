@@ -43,6 +43,7 @@ def serve_on_ray(
     from headrace.commands.serve_checks import check_plans_beside
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
+    from headrace.serving.service_manager import say_ready
     from headrace.serving.workers.device_parts import refuse_undivided
 
     refused = [name for name in NOT_WITH_IT if given(context, name)]
@@ -63,6 +64,7 @@ def serve_on_ray(
 
     @whoever_reads()
     def on_ready(said: Mapping[str, Any], on_ray: "ServedOnRay") -> None:
+        say_ready()
         if json:
             nodes = {name: agent.node.name for name, agent in on_ray.agents.items()}
             print_line(msgspec.json.encode({**said, "nodes": nodes}))

@@ -70,6 +70,8 @@ class Server:
         self._lame_duck_s = lame_duck_s
         self._retiring = False
         self._serving = False
+        self._reload_asked = False
+        """While it started: by then the plan file may be another than the one it read."""
         self._terminal = terminal or Terminal()
         self._before_hangup = signal.getsignal(signal.SIGHUP)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,6 +106,8 @@ class Server:
                 _keep_freed_memory()
                 self._serving = True
                 on_ready(self._fronts[0].address)
+                if self._reload_asked:
+                    self.reload()
                 await self._until_stopped()
                 if self._retiring:
                     await self._lame_duck()
@@ -155,8 +159,12 @@ class Server:
             if self._before_hangup is not signal.SIG_IGN:
                 self.stop()
             return
-        if self._changeover is None or not self._serving or self._stop.is_set():
+        if self._changeover is None or self._stop.is_set():
             log.warning("SIGHUP: the plan cannot be changed now")
+            return
+        if not self._serving:
+            log.info("SIGHUP: the plan file is read again once this one is served")
+            self._reload_asked = True
             return
         task = asyncio.get_running_loop().create_task(self._changeover.reload())
         self._tasks.add(task)
