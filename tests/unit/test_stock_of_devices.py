@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace.domain.cluster import Node
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
+from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
 from headrace.planning.apps import explain as module
 from headrace.planning.apps.assembly import Planned
@@ -107,6 +108,29 @@ def test_apps_share_the_stock() -> None:
     assert {deployment.app for deployment in both.deployments} == {"app0", "app1"}
     assert both.stopped == "optimal"
     assert both.objective > 2 * alone.objective
+
+
+def test_one_module_takes_some_of_each_type_where_neither_is_enough() -> None:
+    """A search that bars a module from one type after the other must leave it one."""
+    problem = with_devices(make_app_problem(rate_rps=560.0, slo_ms=40.0), T4=2, A100=2)
+    (app,) = problem.apps
+    times = tuple(
+        BlockTimes(device=device, share=Fraction(1), p50_us=((us,),), p99_us=((us,),))
+        for device, us in (("T4", 6_500), ("A100", 5_000))
+    )
+    types = tuple(replace(kind, price_per_hour=1.0) for kind in problem.cluster.device_types)
+    problem = replace(
+        problem,
+        apps=(replace(app, modules=app.modules[:1], edges=()),),
+        profile_refs=tuple(ref for ref in problem.profile_refs if ref.model == "ssd"),
+        profiles={"ssd": replace(problem.profiles["ssd"], block_times=times)},
+        cluster=replace(problem.cluster, device_types=types),
+        options=replace(problem.options, bill="devices"),
+    )
+
+    plan = plan_of(problem)
+
+    assert (used(plan, "T4"), used(plan, "A100")) == (2, 2)
 
 
 def test_halves_of_a_device_are_packed() -> None:

@@ -65,6 +65,11 @@ class StockSearch:
         kinds = problem.cluster.device_types
         self._stock = {kind.name: problem.cluster.count(kind.name) for kind in kinds}
         self._prices = {kind.name: kind.price_per_hour or 0.0 for kind in kinds}
+        self._runs_on = [
+            {candidate.device for candidate in module.candidates}
+            for case in cases
+            for module in case.modules
+        ]
 
     @property
     def bound(self) -> float:
@@ -121,7 +126,7 @@ class StockSearch:
             _, _, barred, seen = heapq.heappop(queue)
             for each in _users(seen):
                 more = barred | {each}
-                if more in known:
+                if more in known or not self._leaves_some(more, each[0]):
                     continue
                 known.add(more)
                 searches += 1
@@ -130,6 +135,10 @@ class StockSearch:
                 found = self._look(charges, more)
                 if found is not None and found.lacking:
                     heapq.heappush(queue, (found.charged, searches, more, found))
+
+    def _leaves_some(self, barred: Barred, module: int) -> bool:
+        """Whether there is a type left that the module may have."""
+        return any((module, kind) not in barred for kind in self._runs_on[module])
 
     def _look(self, charges: Charges, barred: Barred = frozenset()) -> _Seen | None:
         """The cheapest at these charges; None: nothing below the best, or no time is left."""
