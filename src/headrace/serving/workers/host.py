@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from headrace.domain.errors import ModelError
@@ -22,6 +21,7 @@ from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.control_groups import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
+from headrace.serving.workers.machine_memory import MachineMemory
 from headrace.serving.workers.pulse import NO_CORE
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
@@ -168,6 +168,7 @@ class LocalHost:
         self._service = service
         self._reserve: DescriptorReserve | None = process_reserve()
         self._reserve.join()
+        self._memory = MachineMemory()
 
     async def until_up(self) -> None:
         """It always is."""
@@ -185,7 +186,15 @@ class LocalHost:
             environment = self._service.client(spec.percent)
         # Also where clients hold all others.
         with self._reserve.given():
-            worker = WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits, environment)
+            worker = WorkerProcess(
+                specs,
+                self._arena,
+                on_frame,
+                on_lost,
+                self._limits,
+                environment,
+                self._memory.news,
+            )
         folder = None if spec.quota is None else quota_folder()
         if spec.quota is not None and folder is not None:
             name = f"headrace-{os.getpid()}-{spec.slot.replace('/', '.')}"
@@ -199,15 +208,7 @@ class LocalHost:
         return cores_left(self._limits.cores)
 
     def available_memory_bytes(self) -> int | None:
-        """As Linux states it; None elsewhere."""
-        try:
-            lines = Path("/proc/meminfo").read_text().splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-        return None
+        return self._memory.available_bytes()
 
     def set_niceness(self, process_id: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process_id, niceness)

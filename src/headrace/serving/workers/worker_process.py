@@ -79,9 +79,11 @@ class WorkerProcess:
         on_lost: Callable[[str], None],
         limits: WorkerLimits,
         environment: Mapping[str, str] | None = None,
+        news: Callable[[], str] = str,
     ) -> None:
         """`specs` has one entry per slot; only kinds that `hold` can be several. `environment` is
-        what it has besides ours and its kind's.
+        what it has besides ours and its kind's. `news`: of why it may have ended, asked when it
+        has.
 
         `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
         process ends or must be given up without `stop` having been asked for.
@@ -94,6 +96,7 @@ class WorkerProcess:
         self._what = process_title(specs)
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._news = news
         self._reply: asyncio.Future[_Reply] | None = None
         ours, theirs = channel_pair()
         try:
@@ -203,6 +206,7 @@ class WorkerProcess:
         self._process.kill()
         if status is not None and status < 0:
             reason = f"ended by {signal.Signals(-status).name}"
+        reason += self._news()
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(
                 _DiedError(f"{self._what}: its worker died while loading: {reason}")
