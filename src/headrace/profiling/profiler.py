@@ -43,6 +43,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import BlockTimes, Bucket, Profile, Provenance, StageTimes
 from headrace.domain.tensors import check_states
 from headrace.executors.table import measurement
+from headrace.own_groups import cores_by_quota
 from headrace.profiling.batching import Settled, settle_batch
 from headrace.profiling.buckets import Points, at_points, split_shapes
 from headrace.profiling.cache import cache_path, cached_profile, keep_profile
@@ -268,9 +269,8 @@ def _timing_notes(options: ProfileOptions, measured: Sequence[Measured]) -> list
         )
     if core_share < QUIET_CORE_SHARE:
         notes.append(
-            f"other programs used {1 - core_share:.0%} of the core while it was timed;"
-            " times are processor time and leave that out, but caches were shared:"
-            " --no-cache measures again"
+            f"{_taken(1 - core_share, cores_by_quota())} of the core while it was timed; times are"
+            " processor time and leave that out, but caches were shared: --no-cache measures again"
         )
     if repeats < REPEATS_WANTED:
         notes.append(
@@ -278,6 +278,19 @@ def _timing_notes(options: ProfileOptions, measured: Sequence[Measured]) -> list
             " longest runs; p99 is then the largest of few, --budget-s gives more"
         )
     return notes
+
+
+def _taken(part: float, quota: float | None) -> str:
+    """By whom.
+
+    >>> _taken(0.1, None)
+    'other programs used 10%'
+    >>> _taken(0.51, 0.5)
+    "this container's limit of 0.5 cores' time, or other programs, took 51%"
+    """
+    if quota is None:
+        return f"other programs used {part:.0%}"
+    return f"this container's limit of {quota:.3g} cores' time, or other programs, took {part:.0%}"
 
 
 def legal_name(stem: str) -> str:

@@ -119,6 +119,19 @@ def divided_cores(slots: Sequence[Slot], cores_of: Mapping[str, int]) -> dict[Pl
     return {place: parts for place, parts in found.items() if len(parts) > 1}
 
 
+def say_quota(used: int, quota: float | None) -> None:
+    """That this server's control group gives it less time than the cores that its slots have."""
+    if quota is not None and quota < used:
+        logger.warning(
+            "the control group, or container, of this server gives it the time of %.3g cores, and"
+            " its slots are kept on %d: they stand still when it is used up, and others may be kept"
+            " on the same cores. Give it whole ones (`docker run --cpuset-cpus`, `AllowedCPUs=`,"
+            " the kubelet's static CPU manager)",
+            quota,
+            used,
+        )
+
+
 def say_unenforced(slots: Sequence[str]) -> None:
     """Nothing here keeps these slots to their parts of a core."""
     logger.warning(

@@ -2,17 +2,14 @@
 
 A container's limit is a control group's, of which /proc/meminfo knows nothing. Files that were read
 count as used in a group until it needs the room, so those that were not used lately are taken off,
-as the kubelet does (working set). Both versions of control groups are read: 2, and 1, where memory
-has a tree of its own. In a container the tree may begin at its own group, while its path is the
-machine's: what is not there is passed over.
+as the kubelet does (working set).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
+from headrace.own_groups import CGROUP, PROC, own_groups
+
 _NO_LIMIT_BYTES = 1 << 60
 """Version 1 states the largest number of pages there is."""
 
@@ -28,13 +25,16 @@ class _Files:
     events: str = "memory.events"
 
 
-_VERSION_2 = _Files("memory.max", "memory.current")
-_VERSION_1 = _Files(
-    limit="memory.limit_in_bytes",
-    used="memory.usage_in_bytes",
-    idle_files="total_inactive_file",
-    events="memory.oom_control",
-)
+_FILES = {
+    1: _Files(
+        limit="memory.limit_in_bytes",
+        used="memory.usage_in_bytes",
+        idle_files="total_inactive_file",
+        events="memory.oom_control",
+    ),
+    2: _Files("memory.max", "memory.current"),
+}
+"""By the version of control groups."""
 
 
 class MachineMemory:
@@ -43,9 +43,9 @@ class MachineMemory:
     def __init__(self, proc: Path = PROC, root: Path = CGROUP) -> None:
         self._meminfo = proc / "meminfo"
         self._groups = [
-            (folder, files)
-            for folder, files in _own_groups(proc, root)
-            if (folder / files.limit).exists()
+            (folder, _FILES[version])
+            for folder, version in own_groups("memory", proc, root)
+            if (folder / _FILES[version].limit).exists()
         ]
         self._kills = self._count_kills()
 
@@ -80,27 +80,6 @@ def _left_bytes(folder: Path, files: _Files) -> int | None:
         return None
     idle_bytes = _count(folder / files.counts, files.idle_files) or 0
     return max(0, limit_bytes - max(0, used_bytes - idle_bytes))
-
-
-def _own_groups(proc: Path, root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Folders of the groups whose memory limits hold for this process, the innermost first."""
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            yield from ((folder, _VERSION_2) for folder in _up(root, path))
-        elif "memory" in controllers.split(","):
-            yield from ((folder, _VERSION_1) for folder in _up(root / "memory", path))
-
-
-def _up(top: Path, path: str) -> Iterator[Path]:
-    """From the group down there up to the first one. `..` leads out of what is to be seen here."""
-    parts = [part for part in path.split("/") if part]
-    for depth in range(0 if ".." in parts else len(parts), -1, -1):
-        yield top.joinpath(*parts[:depth])
 
 
 def _count(file: Path, name: str) -> int | None:

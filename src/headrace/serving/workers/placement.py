@@ -20,6 +20,7 @@ from headrace.domain.profile import Profile
 from headrace.executors.base import StageStart
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.interference import slowed_us
+from headrace.own_groups import cores_by_quota
 from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.control_groups import quota_folder
 from headrace.serving.workers.cores import (
@@ -27,6 +28,7 @@ from headrace.serving.workers.cores import (
     divided_cores,
     part_of_a_core,
     place_of,
+    say_quota,
     say_unenforced,
     slot_cores,
     threads_of,
@@ -100,6 +102,7 @@ def worker_specs(
     cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
     allowed = allowed_cores() if host_cores is None else host_cores
     cores = slot_cores([s for s in on_cores if s.node not in elsewhere], allowed, cores_of, kept)
+    say_quota(len({core for some in cores.values() for core in some}), cores_by_quota())
     for node, of_node in elsewhere.items():
         cores |= slot_cores([s for s in on_cores if s.node == node], of_node, cores_of, kept)
     parts = {slot.name: part_of_a_core(slot.share, cores_of[slot.device]) for slot in on_cores}
