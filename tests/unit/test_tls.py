@@ -216,6 +216,30 @@ def test_whoever_is_turned_away_hears_why_and_the_log_says_it_once(
     assert record.getMessage().startswith(f"127.0.0.1: turned away: {logged}")
 
 
+def test_a_client_that_finds_the_certificate_expired_is_in_the_log(
+    caplog: pytest.LogCaptureFixture, ours: Pair, server: Pair
+) -> None:
+    client = client_of(ours)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    hello = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        client.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+
+    async def ask() -> None:
+        front = front_of("http", TlsFiles(certificate=server.certificate, key=server.key))
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(hello.read())
+        await reader.read(1)
+        writer.write(b"\x15\x03\x03\0\x02\x02\x2d")  # an alert: certificate_expired
+        await reader.read()
+        await front.stop()
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+    assert "it says that --tls-cert has expired" in caplog.text
+
+
 CLIENT_HELLO = b"\x01\0\0\x29\x03\x02" + bytes(32) + b"\0\0\x02\0\x2f\x01\0"
 OF_TLS_1_1 = b"\x16\x03\x01\0\x2d" + CLIENT_HELLO
 PROTOCOL_VERSION = b"\x15\x03\x02\0\x02\x02\x46"

@@ -471,6 +471,7 @@ def _shape(tensor: TensorInfo, items: int) -> tuple[int, ...]:
     if tensor.shape.count(-1) > 1:
         raise ModelError(
             f"input {tensor.name!r}: shape {list(tensor.shape)} leaves more than the batch open;"
-            " give an example with --input FILE.npy"
+            " give an example with --input FILE.npy, to `headrace load` or `headrace rehearse`;"
+            " what `headrace rehearse` keeps beside a plan is what `headrace serve` asks for"
         )
     return tuple(items if dim < 0 else dim for dim in tensor.shape)

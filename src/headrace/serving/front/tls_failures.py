@@ -34,6 +34,7 @@ _WHY = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, which --tls-client-ca asks for",
     "UNSUPPORTED_PROTOCOL": "it speaks only TLS older than 1.2",
     "TLSV1_ALERT_UNKNOWN_CA": "it does not know who has signed --tls-cert",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says that --tls-cert has expired",
 }
 """By OpenSSL's reasons; of others these are shown themselves."""
 
