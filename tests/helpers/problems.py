@@ -100,6 +100,21 @@ def make_profile(
     )
 
 
+def with_uneven_times(profile: Profile, seed: int, spread: float = 1.0) -> Profile:
+    """The same with up to `spread` more time, at random, for batches of each size: some take longer
+    than larger ones, as measured ones may."""
+    rng = np.random.default_rng(seed)
+
+    def uneven(times: BlockTimes) -> BlockTimes:
+        factors = 1 + spread * rng.random(times.max_batch)
+        p50, p99 = (
+            np.ceil(np.array(t) * factors).astype(int) for t in (times.p50_us, times.p99_us)
+        )
+        return msgspec.structs.replace(times, p50_us=_rows(p50), p99_us=_rows(p99))
+
+    return msgspec.structs.replace(profile, block_times=tuple(map(uneven, profile.block_times)))
+
+
 def _rows(table: np.ndarray) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(value) for value in row) for row in table)
 

@@ -270,6 +270,16 @@ def test_a_request_waits_no_longer_than_a_round_and_its_batch() -> None:
         assert ends[1] <= at_us + 1_900
 
 
+def test_rounds_leave_room_for_smaller_batches_that_take_longer() -> None:
+    topology = replace(two_models(short=(400, 300)), slot_duty_us=(1_100,))
+    for at_us in range(0, 2_200, 77):
+        sim = Sim(topology, policy="duty-cycle")
+        sim.run([request(0, at_us, at_us + 1_500), request(1, at_us, at_us + 1_800, model=LONG)])
+        ends = answered(sim)
+        assert ends[0] <= at_us + 1_500
+        assert ends[1] <= at_us + 1_800
+
+
 def test_under_rounds_nothing_is_answered_late_and_what_cannot_be_in_time_is_dropped() -> None:
     dropped = 0
     for seed in range(30):

@@ -351,3 +351,52 @@ def test_what_smaller_batches_cost_their_neighbours_is_reckoned_with() -> None:
         "m2/p0/stage 0",
         "m3/p0/stage 0",
     ]
+
+
+def slower_alone(profile: Profile, size: int, us: int) -> Profile:
+    """One takes so much longer than so many, of every block."""
+
+    def slower(row: tuple[int, ...]) -> tuple[int, ...]:
+        return (row[size - 1] + us, *row[1:])
+
+    times = tuple(
+        replace(each, p99_us=tuple(map(slower, each.p99_us))) for each in profile.block_times
+    )
+    return replace(profile, block_times=times)
+
+
+@pytest.mark.parametrize(("us", "found"), [(0, []), (1, ["m0/p0/stage 0"])])
+def test_a_turn_takes_as_long_as_the_slowest_batch_that_may_run_in_it(
+    us: int, found: list[str]
+) -> None:
+    shape = SHAPES["turns"]()
+    # Its batches are of two, as above.
+    profiles = {**shape.profiles, "m0": slower_alone(shape.profiles["m0"], 2, us)}
+
+    violations = verify(shape.plan, profiles)
+
+    assert [each.where for each in violations if each.check == "latency"][:1] == found
+
+
+@pytest.mark.parametrize(("us", "found"), [(0, False), (1, True)])
+def test_a_machine_of_an_app_takes_as_long_as_the_slowest_batch_that_it_may_be_given(
+    us: int, found: bool
+) -> None:
+    problem = make_app_problem()
+    plan = solve(problem).plan
+    assert plan is not None
+    (detect,) = (each for each in plan.deployments if each.module == "detect")
+    size = min(pipeline.batch_size for pipeline in detect.pipelines)
+    assert size > 1
+    slower = {**problem.profiles, "ssd": slower_alone(problem.profiles["ssd"], size, us)}
+
+    assert ("latency" in {each.check for each in verify(plan, slower)}) == found
+
+
+def test_a_batch_of_a_pipeline_is_counted_at_its_planned_size() -> None:
+    shape = SHAPES["single"]()
+    (deployment,) = shape.plan.deployments
+    size = max(pipeline.batch_size for pipeline in deployment.pipelines)
+    assert size > 1
+
+    assert verify(shape.plan, {"m": slower_alone(shape.profiles["m"], size, 1)}) == []

@@ -72,7 +72,8 @@ class Stage(Record, frozen=True, kw_only=True):
     pool: tuple[str, ...]
     """Names of the identical slots that serve this stage."""
     latency_us: int
-    """p99 of one batch at the pipeline's batch size, its tenants' slowdown included."""
+    """p99 of one batch at the pipeline's batch size, its tenants' slowdown included. On slots with
+    a duty cycle, and of apps: of a batch of at most that size, whichever takes longest."""
     transfer_us: int
     """Of one batch to the next stage over an idle link; 0 for the last stage."""
     throughput_rps: float

@@ -2,7 +2,8 @@
 
 The rules are Harpagon's (sections III.A to III.C), restated in code of its own. A module's entries
 k = 1..K are its pipelines in the plan's order: n_k machines with batch size b_k, duration d_k
-(p99), throughput t_k of one machine and price p_k (of the device x share).
+(p99, of the batch of at most b_k that takes longest), throughput t_k of one machine and price p_k
+(of the device x share).
 
 rank        t_k / p_k falls with k (throughput-cost dispatch, III.B)
 load        entry k carries n_k t_k, shared evenly by ceil(n_k) machines; n_k is whole but for the

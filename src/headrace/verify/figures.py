@@ -153,24 +153,29 @@ def latency_us(
     shapes: Mapping[str, float] | None = None,
     slowdown: float = 1.0,
     *,
-    in_turns: bool = False,
+    at_most: bool = False,
 ) -> tuple[float, int] | None:
     """p50 and p99 of a batch, the cost model's rule restated.
 
     Those of the stage where it was measured whole at this batch size, else sums over its blocks,
     times what neighbours slow it, p99 rounded up; the server's own part once on top. Of a model of
     several sizes the mean p50, weighted by `shapes` or else evenly, and the largest p99: a batch
-    holds one size only. In turns, what as many requests of all sizes take at most, each size in
-    batches of its own. None where it was not profiled; the structure checks say so.
+    holds one size only. None where it was not profiled; the structure checks say so.
+
+    Args:
+        at_most: p99 is what so many requests or fewer take at most, those of each size in batches
+            of its own.
     """
     own = _timed_us(profile, len(profile.blocks), stage, batch_size)
     overhead_us = profile.batch_overhead_us
     if own is None:
         return None
+    longest_us = own[1]
+    if at_most:
+        longest_us = _longest_turn_us(profile, stage, batch_size) - overhead_us
     if not profile.buckets:
-        return own[0] * slowdown + overhead_us, ceil(own[1] * slowdown) + overhead_us
+        return own[0] * slowdown + overhead_us, ceil(longest_us * slowdown) + overhead_us
     total = weights = 0.0
-    longest_us = 0
     everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
     for timed in everything:
         took_us = _timed_us(timed, len(profile.blocks), stage, batch_size)
@@ -180,14 +185,12 @@ def latency_us(
         weights += weight
         total += weight * took_us[0]
         longest_us = max(longest_us, took_us[1])
-    if in_turns:
-        longest_us = _longest_turn_us(profile, stage, batch_size) - overhead_us
     p50_us = total / weights * slowdown + overhead_us if weights else inf
     return p50_us, ceil(longest_us * slowdown) + overhead_us
 
 
 def _longest_turn_us(profile: Profile, stage: Stage | DepthStage, requests: int) -> int:
-    """Of all ways to split the requests among the sizes; the server's part for each batch."""
+    """Of all ways to split them, or fewer, among the sizes; the server's part for each batch."""
     most = [0] + [-1] * requests
     everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
     for timed in everything:
@@ -198,7 +201,7 @@ def _longest_turn_us(profile: Profile, stage: Stage | DepthStage, requests: int)
                 if took_us is not None and before[others] >= 0:
                     together = before[others] + took_us[1] + profile.batch_overhead_us
                     most[others + size] = max(most[others + size], together)
-    return most[requests]
+    return max(most)
 
 
 def _timed_us(
@@ -253,7 +256,9 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     """A slot's throughput is batch / p50 x utilisation, or its link share; with a duty cycle D it
     is at most batch / D.
 
-    None where the plan names what does not exist or was not profiled.
+    Slots with a duty cycle, and machines of apps, run what they have been given: their latency is
+    that of the slowest batch of at most the planned size. None where the plan names what does not
+    exist or was not profiled.
     """
     stage, batch = planned.stages[index], planned.pipeline.batch_size
     profile, kind = case.profiles.get(planned.model), case.types.get(stage.device)
@@ -261,9 +266,10 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     shapes = None if demand is None else demand.shapes
     slowdown = case.slowdown(planned, index)
     in_turns = any(case.slots[name].duty_us for name in stage.pool if name in case.slots)
+    at_most = in_turns or planned.pipeline.load is not None
     latency = None
     if profile is not None:
-        latency = latency_us(profile, stage, batch, shapes, slowdown, in_turns=in_turns)
+        latency = latency_us(profile, stage, batch, shapes, slowdown, at_most=at_most)
     if profile is None or kind is None or latency is None:
         return None
     p50_us, p99_us = latency

@@ -2,10 +2,10 @@
 
 The promise of a slot with duty cycle D (gpu-lets, section 2.2), restated:
 
-turns      in each D every tenant runs one batch of its pipeline's size (of a model of several
-           sizes as many requests, in batches of one size each), so the latencies of all of them,
-           slowed, and the gateway's time where it has the same cores, sum to at most
-           D x max_utilisation of the device
+turns      in each D every tenant runs one batch of at most its pipeline's size (of a model of
+           several sizes as many requests, in batches of one size each), whichever takes longest, so
+           the latencies of all of them, slowed, and the gateway's time where it has the same cores,
+           sum to at most D x max_utilisation of the device
 rate       batch / D on each slot (`figures`)
 wait       a request that just misses a batch waits for the next, D at most, then for that batch:
            D + latency, of every stage, and the gateway's time fit the budget (`figures`)

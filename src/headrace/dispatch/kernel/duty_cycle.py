@@ -1,7 +1,8 @@
 """Rounds on every slot: how gpu-lets execute shared devices (section 2.2); a baseline.
 
 A slot with duty cycle D goes round its tenants. Each has a place in the round, behind the batches
-of those before it at their planned sizes, slowed, so that turn k of tenant i begins at
+of those before it, each at the size up to the planned one that takes longest, slowed, so that turn
+k of tenant i begins at
 
     k D + offset_i,    offset_i = sum of p99 latencies of the tenants before it on the slot
 
@@ -89,7 +90,7 @@ def lay_out(state: Any, topology: Topology, _parameters: Mapping[str, int]) -> N
     for stage in stages:
         for slot in stage.slots:
             state.turns["offset_us"][place] = taken_us[slot]
-            taken_us[slot] += stage.p99_us[-1]
+            taken_us[slot] += max(stage.p99_us)
             place += 1
     place = 0
     for stage in stages:

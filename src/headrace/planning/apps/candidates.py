@@ -1,9 +1,10 @@
 """Candidates of a module, and the worst-case latency of a machine under each dispatch policy.
 
 A candidate is (batch size, duration, device type, share, price); a machine is one slot that runs
-it. Machines are ranked by throughput / price, best first (throughput-cost dispatch, Harpagon
-III.B), and `remaining_rps`, the paper's w, is the load of a machine's configuration and of all
-ranked behind it.
+it. A machine, or a turn, runs what it has been given, so that the duration is that of the slowest
+batch of at most so many (decision 0099). Machines are ranked by throughput / price, best first
+(throughput-cost dispatch, Harpagon III.B), and `remaining_rps`, the paper's w, is the load of a
+machine's configuration and of all ranked behind it.
 
 Three readings of a full batch's worst case (Table III; `domain.plan.Reading`):
 
@@ -52,7 +53,7 @@ class Candidate:
 
     batch: int
     duration_us: int
-    """p99 of one batch."""
+    """p99 of a batch of at most so many, whichever takes longest."""
     rate_rps: float
     """Throughput of one machine, the paper's t."""
     device: str
@@ -225,12 +226,14 @@ def profile_candidates(
         shared_us = costs.gateway_on_slot_us(profile.model) if shared else 0
         largest = profile.max_batch(kind.device, kind.share)
         whole = TimedStage.whole_model(profile, kind.device, kind.share)
+        longest_us = 0
         for batch in range(1, min(largest, max_batch or largest) + 1):
             latency = costs.latency(whole, batch)
+            longest_us = max(longest_us, latency.p99_us)
             found.append(
                 Candidate(
                     batch=batch,
-                    duration_us=latency.p99_us,
+                    duration_us=longest_us,
                     rate_rps=1e6
                     * batch
                     / (latency.p50_us + batch * shared_us)

@@ -144,8 +144,7 @@ def cost_tables(problem: Problem, demand: Demand, *, in_turns: bool = False) -> 
     A stage whose weights exceed the device's memory is impossible.
 
     Args:
-        in_turns: p99 is of all that a duty cycle brings of the model: of one of several sizes,
-            whose requests share no batch, of the split into batches that takes longest.
+        in_turns: p99 is of all that a duty cycle may bring of the model (`longest_turn`).
     """
     profile, cluster = problem.profiles[demand.model], problem.cluster
     kinds = usable_kinds(cluster)
@@ -190,7 +189,8 @@ def _times(
     """What a batch takes of a slot, on average over the sizes that come; and at worst."""
     profile, most = problem.profiles[demand.model], problem.options.max_batch
     if not profile.dimensions:
-        return cost_model(problem.profiles).tables(demand.model, kinds, most)
+        p50, p99 = cost_model(problem.profiles).tables(demand.model, kinds, most)
+        return p50, longest_turn([p99]) if in_turns else p99
     flat = profile.flat()
     costs = cost_model({each.model: each for each in flat})
     tables = [costs.tables(each.model, kinds, most) for each in flat]
@@ -201,13 +201,18 @@ def _times(
 
 
 def longest_turn(sizes: Sequence[Ints]) -> Ints:
-    """What 1, 2, … requests of any sizes take at most, where each batch is of one size.
+    """What at most 1, 2, … requests of any sizes take at most, where each batch is of one size.
+
+    A slot runs what waits, and fewer may take longer: one is an outlier of the profile, or a kernel
+    that suits two.
 
     Args:
         sizes: of each size, a batch of 1, 2, … requests along the first axis.
 
     >>> longest_turn([np.array([5, 6, 7]), np.array([4, 8, 9])]).tolist()
     [5, 9, 13]
+    >>> longest_turn([np.array([5300, 5100, 6000])]).tolist()
+    [5300, 5300, 6000]
     """
     from_none_on = [np.concatenate([np.zeros_like(own[:1]), own]) for own in sizes]
     total = from_none_on[0]
@@ -215,7 +220,7 @@ def longest_turn(sizes: Sequence[Ints]) -> Ints:
         total = np.stack(
             [(total[n::-1] + own[: n + 1]).max(axis=0) for n in range(len(own))], axis=0
         )
-    longest: Ints = np.minimum(total[1:], NEVER_US)
+    longest: Ints = np.minimum(np.maximum.accumulate(total[1:], axis=0), NEVER_US)
     return longest
 
 

@@ -196,13 +196,13 @@ def class_pipeline(problem: Problem, one: TenantClass, name: str, pool: Sequence
 
 
 def class_latency_us(problem: Problem, one: TenantClass) -> int:
-    """The cost model's, of all that a duty cycle brings (`shared_times`), with the neighbours'
+    """The cost model's, of all that a duty cycle may bring (`shared_times`), with the neighbours'
     part."""
     profile = problem.profiles[one.model]
     flat = {each.model: each for each in profile.flat()}
     costs = cost_model(flat)
     stages = [TimedStage.whole_model(each, one.device, one.share) for each in flat.values()]
-    sizes = range(1 if len(stages) > 1 else one.batch_size, one.batch_size + 1)
+    sizes = range(1, one.batch_size + 1)
     alone_us = longest_turn(
         [np.array([costs.latency(stage, size).p99_us for size in sizes]) for stage in stages]
     )[-1]

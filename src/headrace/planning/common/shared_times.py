@@ -2,10 +2,11 @@
 
 Of one device type. A part with duty cycle D runs one batch of each tenant in each D:
 
-    latency   the cost model's p99, what the server takes between batches included; beside
-              neighbours what the device takes is `slowdown` times as long, rounded up. Of a model
-              of several sizes, whose requests share no batch: of all that come in one D, in the
-              split into batches that takes longest
+    latency   the cost model's p99, what the server takes between batches included: the largest
+              of all batch sizes up to the tenant's, since it runs what waits; beside neighbours
+              what the device takes is `slowdown` times as long, rounded up. Of a model of several
+              sizes, whose requests share no batch: of all that come in one D, in the split into
+              batches that takes longest
     busy      latency, and where the gateway has the same cores what it takes for the batch
     turns     sum of busy over the tenants <= D x max_utilisation
     wait      D + latency + gateway <= SLO x (1 - margin), of each tenant
@@ -35,8 +36,8 @@ class TenantTimes:
 
     demand: Demand
     latency_us: dict[Fraction, tuple[int, ...]]
-    """Share -> p99 of batch sizes 1, 2, …, with nothing beside it; shares that were not profiled,
-    that no split has, or whose device cannot hold the weights, are missing."""
+    """Share -> p99 of at most 1, 2, … requests, with nothing beside it; shares that were not
+    profiled, that no split has, or whose device cannot hold the weights, are missing."""
     overhead_us: int
     """Part of every latency that no neighbour slows."""
     gateway_batch_us: int
