@@ -191,17 +191,19 @@ def latency_us(
 
 def _longest_turn_us(profile: Profile, stage: Stage | DepthStage, requests: int) -> int:
     """Of all ways to split them, or fewer, among the sizes; the server's part for each batch."""
-    most = [0] + [-1] * requests
+    most = {0: 0}
     everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
     for timed in everything:
-        before = list(most)
+        before = dict(most)
         for size in range(1, requests + 1):
             took_us = _timed_us(timed, len(profile.blocks), stage, size)
-            for others in range(requests - size + 1):
-                if took_us is not None and before[others] >= 0:
-                    together = before[others] + took_us[1] + profile.batch_overhead_us
-                    most[others + size] = max(most[others + size], together)
-    return max(most)
+            if took_us is None:
+                continue
+            for others, others_us in before.items():
+                if others + size <= requests:
+                    together = others_us + took_us[1] + profile.batch_overhead_us
+                    most[others + size] = max(most.get(others + size, 0), together)
+    return max(most.values())
 
 
 def _timed_us(
