@@ -1,5 +1,6 @@
 """The exact search of starts against every choice there is, and against the published planners."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from benchmarks.deepplan.every_choice import random_chain, soonest_of_all
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
 
-from headrace.planning.provisioning import by_layer, exact
+from headrace.planning.provisioning import by_layer, by_transfer, exact, latest
 from headrace.planning.provisioning.algorithm import algorithm_1
 from headrace.planning.provisioning.exact import soonest_start
 from headrace.planning.provisioning.planners import PLANNERS
@@ -39,7 +40,45 @@ def test_proofs_by_layer_are_those_of_all_labels() -> None:
         found = soonest_start(chain, grouped=False, helper=False)
 
         assert found.proven
-        assert found.total_us == least_of_all_labels(chain)
+        assert found.total_us == least_of_all_labels(replace(chain, saved_us=chain.saved_us * 0))
+        assert found.total_us == timeline(chain, found.choice).total_us
+
+
+@pytest.mark.parametrize("widths", [(400, 200), (1, 5), (20, 10)])
+def test_grouped_proofs_are_those_of_all_labels_whatever_is_told_exactly(
+    monkeypatch: pytest.MonkeyPatch, widths: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(latest, "WIDTH", widths[0])
+    monkeypatch.setattr(by_transfer, "WIDTH", widths[1])
+    rng = np.random.default_rng(14)
+    for _ in range(15):
+        for chain in (random_chain(rng, 8), random_chain(rng, 30), chain_of_few_kinds(rng, 40)):
+            rough = over_one(chain, grouped=True, room=1_000_000)
+
+            found = by_transfer.prove(chain, rough, 1_000_000, 10_000_000)
+
+            assert found.total_us == found.bound_us == least_of_all_labels(chain)
+            assert found.total_us == timeline(chain, found.choice).total_us
+
+
+@pytest.mark.parametrize("name", ["resnet101", "gpt2-medium"])
+def test_a_thousand_layers_grouped_over_one_device_are_proven(name: str) -> None:
+    chain = chain_of((NETWORKS[name] * 20)[:1_000])
+
+    found = soonest_start(chain, grouped=True, helper=False)
+
+    assert found.proven
+    assert found.total_us == timeline(chain, found.choice).total_us
+
+
+def test_a_proof_without_room_for_labels_or_arrays_states_what_it_has() -> None:
+    chain = random_chain(np.random.default_rng(2), 1_000)
+    rough = over_one(chain, grouped=True, room=1_000_000)
+
+    for labels, numbers in ((1, 1 << 40), (1 << 20, 1)):
+        found = by_transfer.prove(chain, rough, labels, numbers)
+
+        assert rough.bound_us <= found.bound_us < found.total_us <= rough.total_us
         assert found.total_us == timeline(chain, found.choice).total_us
 
 
@@ -55,7 +94,7 @@ def test_walks_that_need_more_memory_than_they_are_given_find_the_same(
 
 
 def test_what_is_not_proven_is_not_called_proven_and_no_start_is_below_its_bound() -> None:
-    chain = random_chain(np.random.default_rng(8), 60)
+    chain = random_chain(np.random.default_rng(3), 200)
     least = soonest_start(chain, grouped=True, helper=False)
 
     short = soonest_start(chain, grouped=True, helper=False, room=1)
@@ -150,21 +189,50 @@ def test_times_that_no_array_holds_are_left_to_labels() -> None:
         assert found.total_us == soonest_start(chain, grouped=False, helper=helper).total_us << 27
 
 
+def chain_of_few_kinds(rng: np.random.Generator, layers: int) -> Chain:
+    """As networks are: many choices take the same."""
+    kinds = []
+    for _ in range(int(rng.integers(1, 5))):
+        load, inside = int(rng.integers(0, 300)), int(rng.integers(1, 200))
+        saved = int(load * rng.random() * rng.choice([0.1, 0.5]))
+        kinds.append((load, saved, inside, inside + int(rng.integers(0, load + 50))))
+    load, saved, inside, host = np.array(kinds, np.int64)[rng.integers(0, len(kinds), layers)].T
+    return Chain(
+        load_us=load,
+        saved_us=saved,
+        inside_us=inside,
+        host_us=host,
+        forward_us=np.zeros(layers, np.int64),
+    )
+
+
 def least_of_all_labels(chain: Chain) -> int:
-    """By layer: every (link, execution) that no other is below, with no limit but that."""
-    labels = [(0, 0)]
-    for load, inside, host in zip(
-        chain.load_us.tolist(), chain.inside_us.tolist(), chain.host_us.tolist(), strict=True
-    ):
-        made = [(link, end + host) for link, end in labels]
+    """Every (link, execution, execution were it held up by the open transfer alone) that no other
+    is below, with no limit but that."""
+    labels = [(0, 0, 1 << 60)]
+    rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us)
+    for load, saved, inside, host in zip(*(row.tolist() for row in rows), strict=True):
+        made = [(link, end + host, held + host) for link, end, held in labels]
         if load:
-            made += [(link + load, max(end, link + load) + inside) for link, end in labels]
-        labels, least = [], 1 << 60
-        for link, end in sorted(made):
-            if end < least:
-                labels.append((link, end))
-                least = end
-    return min(end for _, end in labels)
+            for link, end, held in labels:
+                alone, joined = link + load, held + load - saved + inside
+                made.append((alone, max(end, alone) + inside, alone + inside))
+                if saved and held < 1 << 59:
+                    made.append((alone - saved, max(end + inside, joined), joined))
+        # Of those with at most as large a link: ends that rise, with what falls along them.
+        labels = []
+        ends: list[int] = []
+        helds: list[int] = []
+        for link, end, held in sorted(made):
+            at = bisect_right(ends, end)
+            if at and helds[at - 1] <= held:
+                continue
+            labels.append((link, end, held))
+            begin = stop = bisect_left(ends, end)
+            while stop < len(ends) and helds[stop] >= held:
+                stop += 1
+            ends[begin:stop], helds[begin:stop] = [end], [held]
+    return min(end for _, end, _ in labels)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

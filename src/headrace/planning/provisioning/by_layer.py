@@ -249,12 +249,12 @@ def walk(
         # Cut both ends.
         end, start = need, 0
         while end > 0:
-            bound, right = _bound(after[end - 1], base + end - 1, table[i + 1], right)
+            bound, right = best_bound(after[end - 1], base + end - 1, table[i + 1], right)
             if bound <= limit + 1e-6:
                 break
             end -= 1
         while start < end:
-            bound, left = _bound(after[start], base + start, table[i + 1], left)
+            bound, left = best_bound(after[start], base + start, table[i + 1], left)
             if bound <= limit + 1e-6:
                 break
             start += 1
@@ -328,7 +328,7 @@ def _extended(
 
 
 @compiled
-def _bound(done: int, link: int, table: Any, w: int) -> Any:
+def best_bound(done: int, link: int, table: Any, w: int) -> Any:
     """The best weight's bound, from that of the last place on; and that weight."""
     steps = len(table) - 1
     bound = (1 - w / steps) * done + w / steps * link + table[w]
@@ -347,7 +347,7 @@ def _least_at(after: Any, start: int, end: int, base: int, table: Any, w: int) -
     """Where the least bound is, about."""
     least, near = np.inf, start
     for k in range(start, end, max(1, (end - start) // _CHUNK)):
-        bound, w = _bound(after[k], base + k, table, w)
+        bound, w = best_bound(after[k], base + k, table, w)
         if bound < least:
             least, near = bound, k
     return near

@@ -107,7 +107,7 @@ class _Search:
         self._total_us = timed(self._source)
 
     def run(self) -> Split:
-        ends = limits.ends_by_layer(self._primary, FINE)
+        ends = limits.ends_by_layer(self._primary, FINE)[:, 0].copy()
         bounds = np.ceil(limits.at_splits(ends, self._behind) - ROUNDING)
         split = int(bounds.argmin())
         bounds[split] = max(bounds[split], self._begin(split))

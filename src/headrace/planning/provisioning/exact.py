@@ -32,7 +32,8 @@ what runs from its first layer on would have run, after its copy or after the fo
 so these five and X are compared.
 
 By layer on one device, X for each L is all there is, and `by_layer` proves with arrays; on two
-devices `by_split` mostly does. Otherwise a `rough` start from their arrays and walks with few
+devices `by_split` mostly does; grouped on one device, `by_transfer` with arrays and labels of what
+they leave. Otherwise a `rough` start from their arrays and walks with few
 labels per layer come first, for a start to beat. Then walks look
 for starts close to the lower limit, ever further above it, with all labels: where there is none,
 the limit is higher by as much, and the first that is found is the soonest of all. Where the room
@@ -48,6 +49,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.planning.provisioning import by_transfer
 from headrace.planning.provisioning import labels as walks
 from headrace.planning.provisioning.by_layer import Part, prove
 from headrace.planning.provisioning.labels import Space
@@ -70,6 +72,9 @@ ROOM = 200_000
 
 ARRAYS_PER_LABEL = 200
 """By layer, so many numbers of arrays may be made for each label: they take as long."""
+
+SMALL_PER_LABEL = 40
+"""Grouped, over one link, so many labels of `by_transfer` may be made for each."""
 
 HELPED = 8
 """A label of the helper, which is compared with all others of its layer, counts as so many."""
@@ -119,6 +124,8 @@ def soonest_start(
         room //= HELPED
     else:
         rough = over_one(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL // 4)
+        if grouped:
+            rough = by_transfer.prove(chain, rough, room * SMALL_PER_LABEL, room * ARRAYS_PER_LABEL)
     if rough.total_us == rough.bound_us:
         return StartFound(choice=rough.choice, total_us=rough.total_us, bound_us=rough.bound_us)
     best = _Best(choice=rough.choice, total_us=rough.total_us)

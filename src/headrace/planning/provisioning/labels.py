@@ -16,6 +16,7 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.provisioning.limits import Limits, Rows
+from headrace.planning.provisioning.stairs import put
 
 NEVER = 1 << 40
 
@@ -85,7 +86,9 @@ def primary(
         low, high = first[i], first[i + 1]
         at = np.array([low, low, low])
         count = high
-        steps = 0
+        head, tail = 0, 0
+        if len(stairs) <= 3 * (high - low):
+            stairs = np.empty((6 * (high - low), 2), np.int64)
         late, least_late = high, NEVER
         while True:
             # The next label by L of three ascending sequences.
@@ -122,27 +125,17 @@ def primary(
                 late += 1
             if least_late <= x:
                 continue
-            # Stairs: of kept labels, the pairs (X, Y) that no other kept one is below; X ascends.
-            a, b = 0, steps
-            while a < b:
-                middle = (a + b) >> 1
-                if stairs[middle, 0] <= x:
-                    a = middle + 1
-                else:
-                    b = middle
-            if a > 0 and stairs[a - 1, 1] <= y:
-                continue
+            while head < tail and stairs[head, 0] >= least_late:
+                head += 1
             bound, w, u = _bound(
                 x, y, best, grid, spare, table[i + 1], near[label, 0], near[label, 1]
             )
             if bound > limit - 1 + 1e-6:
                 above = min(above, bound)
                 continue
-            if steps == len(stairs):
-                narrower = stairs
-                stairs = np.empty((2 * steps, 2), np.int64)
-                stairs[:steps] = narrower
-            steps = _put(stairs, steps, a, x, y)
+            tail, is_new = put(stairs, head, tail, x, y)
+            if not is_new:
+                continue
             if count >= room:
                 cut = 2
                 break
@@ -155,30 +148,6 @@ def primary(
             count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i + 2] = count
     return first, cut, above
-
-
-@compiled
-def _put(stairs: Any, steps: int, step: int, x: int, y: int) -> int:
-    """Write (x, y) in place of those steps that it is below; returns how many steps there are.
-
-    Args:
-        stairs: with room for one more.
-    """
-    begin = step
-    if step > 0 and stairs[step - 1, 0] == x:
-        begin = step - 1
-    end = begin
-    while end < steps and stairs[end, 1] >= y:
-        end += 1
-    shift = 1 - (end - begin)
-    if shift > 0:
-        for k in range(steps - 1, end - 1, -1):
-            stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
-    elif shift < 0:
-        for k in range(end, steps):
-            stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
-    stairs[begin, 0], stairs[begin, 1] = x, y
-    return steps + shift
 
 
 @compiled

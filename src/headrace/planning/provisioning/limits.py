@@ -344,9 +344,9 @@ def least_of(row: Floats, ready_us: float, free_us: float) -> float:
 
 @compiled
 def ends_by_layer(part: Any, weights: int) -> Any:
-    """When the layers before each one end at least, by layer: shape (n + 1,).
+    """U of starts by layer over one link, shape (n + 1, weights): when layers before each one end.
 
-    The same as `by_layer`, from the first layer on: U with (1 - w) X + w L >= U_i(w) after i layers
+    The same as `by_layer`, from the first layer on: (1 - w) X + w L >= U_i(w) after i layers,
     whatever was done with them. Weight may move from L to X, so that U_{i+1}(w) is the lesser of
 
         host     max over w' >= w of   U_i(w') + (1 - w) h
@@ -354,15 +354,14 @@ def ends_by_layer(part: Any, weights: int) -> Any:
     """
     load, can_load, _, inside, host = part
     n = len(load)
-    ends, table = np.zeros(n + 1), np.zeros(weights)
+    table = np.zeros((n + 1, weights))
     for i in range(n):
         hosted = loaded = -np.inf
         for w in range(weights - 1, -1, -1):
             weight = w / (weights - 1)
-            hosted = max(hosted, table[w])
-            loaded = max(loaded, table[w] + weight * load[i])
-            table[w] = hosted + (1 - weight) * host[i]
+            hosted = max(hosted, table[i, w])
+            loaded = max(loaded, table[i, w] + weight * load[i])
+            table[i + 1, w] = hosted + (1 - weight) * host[i]
             if can_load[i]:
-                table[w] = min(table[w], loaded + (1 - weight) * inside[i])
-        ends[i + 1] = table[0]
-    return ends
+                table[i + 1, w] = min(table[i + 1, w], loaded + (1 - weight) * inside[i])
+    return table
