@@ -33,6 +33,10 @@ WIDTH = 200
 CLOSE = 4_096
 """The first T is above the lower limit by such a part; the next ones by twice as much each."""
 
+NEAR = 8
+"""The last walk begins when a start is known that takes longer than where none was found by such a
+part of what it takes longer than the lower limit."""
+
 FIRST_NUMBERS = 1 << 23
 """For the arrays of `latest`: what none touches costs nothing."""
 
@@ -67,19 +71,32 @@ class _Search:
         self._came = np.empty(max(labels, (WIDTH + 4) * (chain.count + 4)), np.int32)
 
     def run(self) -> Rough:
-        first_us, least_us = self._best.total_us, self._best.bound_us
-        tried_us, step = least_us, least_us // CLOSE + 1
-        while self._best.total_us == first_us and tried_us < first_us - 1:
-            tried_us = min(least_us + step, first_us - 1)
-            if not self._try(tried_us, WIDTH, len(self._came)):
+        rough_us, least_us = self._best.total_us, self._best.bound_us
+        # Up to `before_us` no start was found.
+        before_us, step = least_us, least_us // CLOSE + 1
+        while self._best.total_us == rough_us and before_us < rough_us - 1:
+            limit_us = min(least_us + step, rough_us - 1)
+            if not self._try(limit_us, WIDTH, len(self._came)):
                 return self._best
+            if self._best.total_us == rough_us:
+                before_us = limit_us
             step *= 2
-        before_us = max(self._best.bound_us, least_us + step // 4)
-        if before_us < self._best.total_us < first_us:
-            self._try((before_us + self._best.total_us) // 2, WIDTH, len(self._came))
+        while self._is_far_above(before_us, least_us):
+            known_us = self._best.total_us
+            limit_us = (before_us + known_us) // 2
+            if not self._try(limit_us, WIDTH, len(self._came)):
+                return self._best
+            if self._best.total_us == known_us:
+                before_us = limit_us
         if self._best.bound_us < self._best.total_us:
             self._try(self._best.total_us - 1, len(self._came), self._labels)
         return self._best
+
+    def _is_far_above(self, before_us: int, least_us: int) -> bool:
+        """Whether it seems worth while to look for a start below the best one known."""
+        total_us, bound_us = self._best.total_us, self._best.bound_us
+        far = max(1, (total_us - least_us) // NEAR)
+        return bound_us < total_us and total_us - max(before_us, bound_us) > far
 
     def _try(self, limit_us: int, width: int, labels: int) -> bool:
         """Look for a start that ends by the limit; whether there was room to."""
