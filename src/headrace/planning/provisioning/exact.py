@@ -74,7 +74,7 @@ ARRAYS_PER_LABEL = 200
 """By layer, so many numbers of arrays may be made for each label: they take as long."""
 
 SMALL_PER_LABEL = 40
-"""Grouped, over one link, so many labels of `by_transfer` may be made for each."""
+"""Grouped, over one link, so many labels of `by_transfer` may be made for each: half a second."""
 
 HELPED = 8
 """A label of the helper, which is compared with all others of its layer, counts as so many."""
