@@ -172,3 +172,25 @@ def test_a_part_of_the_links_is_of_a_model_in_stages_too() -> None:
     narrow = replace(problem.options, link_parts={"two": 0.1})
     refused = solve(replace(problem, options=narrow))
     assert (refused.plan, refused.stopped) == (None, "infeasible")
+
+
+def test_stages_that_take_turns_on_a_slot_share_its_link() -> None:
+    """Of two pipelines, one device has memory for both first stages; its link carries one."""
+    made = profile_of("two", 1_000, (20, 100))
+    crossing = tuple(replace(block, cut_bytes=300_000) for block in made.blocks)
+
+    def asked(rate_rps: float) -> Problem:
+        return together_problem(
+            [replace(made, blocks=crossing)],
+            cluster_of({"g": 1}, {"g": 2.5}, 110 * MEGABYTE, nodes=3, gbps=1.0),
+            models={"two": (200_000, rate_rps)},
+        )
+
+    link_rps = 1e9 / 8 / 300_000
+    carried = asked(0.9 * link_rps)
+    plan = solve(carried).plan
+    assert plan is not None
+    assert verify(plan, carried.profiles) == []
+
+    refused = solve(asked(1.5 * link_rps))
+    assert (refused.plan, refused.stopped) == (None, "infeasible")

@@ -9,17 +9,19 @@ Of one device type. A part with duty cycle D runs one batch of each tenant in ea
               batches that takes longest
     busy      latency, and where the gateway has the same cores what it takes for the batch
     turns     sum of busy over the tenants <= D x max_utilisation
+    links     sum of what the tenants' batches take of the slot's link part <= D, of several tenants
+              that cross links; a single one is carried as far as that part goes
     wait      D + latency + gateway <= SLO x (1 - margin), of each tenant
     rate      batch / D >= the tenant's rate on this part
 
 `headrace.verify.shared` restates these in its own code.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, floor
+from math import ceil, floor, inf
 
 from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.cluster import DeviceType
@@ -47,6 +49,8 @@ class TenantTimes:
     weights_bytes: int
     longest_cycle_us: int = NEVER_US
     """Of the parts that it may be a tenant of."""
+    link_rps: Mapping[Fraction, float] = field(default_factory=dict)
+    """Share -> what the link part of such a slot carries; without: no link is crossed."""
 
     def slowed_us(self, share: Fraction, batch_size: int, slowdown: float) -> int:
         """Latency beside neighbours."""
@@ -58,6 +62,10 @@ class TenantTimes:
     def busy_us(self, latency_us: int, batch_size: int) -> int:
         """What a batch of this latency takes of its slot."""
         return latency_us + self.gateway_batch_us * batch_size
+
+    def sent_us(self, share: Fraction, batch_size: int) -> int:
+        """What a batch takes of the time of its slot's link part."""
+        return ceil(batch_size * US_PER_S / self.link_rps.get(share, inf))
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ NO_LIMIT = 1 << 60
 _Part = tuple[Fraction, int]
 """Of a device: its share, and the bytes that it may hold."""
 
+_Entry = tuple[int, int, int, int, int]
+"""A batch size of a model at a place: busy, batch, wait, loudness, sent (as in `Candidates`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
@@ -117,7 +120,7 @@ class _Building:
         self._fastest, self._degrees, self._divided = fastest, degrees, divided
         self._documents = {each.device: each for each in problem.interference}
         self._places: list[tuple[int, Fraction]] = []
-        self._rows: list[list[list[tuple[int, int, int, int]]]] = []
+        self._rows: list[list[list[_Entry]]] = []
         self._patience: list[list[int]] = []
         self._utilisation: list[tuple[int, int]] = []
         self._memory: list[int] = []
@@ -199,7 +202,7 @@ class _Building:
         memory: int,
     ) -> int:
         """A new place: what every model takes there. `beside`: loudness of the neighbours."""
-        entries: list[list[tuple[int, int, int, int]]] = [[] for _ in times.models]
+        entries: list[list[_Entry]] = [[] for _ in times.models]
         for at, row in enumerate(rows[share]):
             tenant = times.models[row.model]
             slowdown, loudness = (1.0, 1) if noise is None else noise.of(share, at, beside)
@@ -208,11 +211,12 @@ class _Building:
             patience_us = min(tenant.budget_us - latency_us, tenant.longest_cycle_us)
             if times.least_cycle_us(busy_us) <= patience_us:
                 wait_us = tenant.budget_us - patience_us
-                entries[row.model].append((busy_us, row.batch, wait_us, loudness))
+                sent_us = tenant.sent_us(share, row.batch)
+                entries[row.model].append((busy_us, row.batch, wait_us, loudness, sent_us))
         self._rows.append([_useful(found) for found in entries])
         self._patience.append(
             [
-                max((tenant.budget_us - latency for _, _, latency, _ in found), default=-1)
+                max((tenant.budget_us - latency for _, _, latency, *_ in found), default=-1)
                 for tenant, found in zip(times.models, entries, strict=True)
             ]
         )
@@ -224,19 +228,20 @@ class _Building:
 
     def done(self, offers: tuple[DeviceOffer, ...], models: int) -> Devices:
         first = np.zeros((len(self._rows), models + 1), np.int64)
-        flat: list[tuple[int, int, int, int]] = []
+        flat: list[_Entry] = []
         for place, by_model in enumerate(self._rows):
             for model, entries in enumerate(by_model):
                 first[place, model] = len(flat)
                 flat += entries
             first[place, models] = len(flat)
-        busy, batch, latency, loudness = np.array(flat, np.int64).reshape(-1, 4).T.copy()
+        busy, batch, latency, loudness, sent = np.array(flat, np.int64).reshape(-1, 5).T.copy()
         candidates = Candidates(
             first=first,
             batch=batch,
             latency_us=latency,
             taken_us=busy,
             loudness=loudness,
+            sent_us=sent,
             patience_us=np.array(self._patience, np.int64).reshape(-1, models),
             utilisation=np.array(self._utilisation, np.int64).reshape(-1, 2),
             memory_bytes=np.array(self._memory, np.int64),
@@ -280,12 +285,13 @@ def _rows(times: SharedTimes) -> dict[Fraction, list[_Row]]:
     return {share: rows for share, rows in found.items() if rows}
 
 
-def _useful(entries: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Without batch sizes that a larger one makes needless: quicker, and no louder. Sorted."""
-    kept: list[tuple[int, int, int, int]] = []
-    for busy, batch, latency, loud in sorted(entries, key=lambda e: -e[1]):
-        if not any(b <= busy and t <= latency and n <= loud for b, _, t, n in kept):
-            kept.append((busy, batch, latency, loud))
+def _useful(entries: list[_Entry]) -> list[_Entry]:
+    """Without batch sizes that a larger one makes needless: quicker, no louder, and of a model that
+    sends nothing (what does has one batch size). Sorted."""
+    kept: list[_Entry] = []
+    for busy, batch, latency, loud, sent in sorted(entries, key=lambda e: -e[1]):
+        if not any(b <= busy and t <= latency and n <= loud for b, _, t, n, _ in kept):
+            kept.append((busy, batch, latency, loud, sent))
     return sorted(kept)
 
 

@@ -2,7 +2,8 @@
 
 A part runs the batches b_1..b_n of its n tenants in turn, once per duty cycle
 
-    D = sum of taken_i(b_i),   or that / max_utilisation, rounded up, where some time is kept free
+    D = sum of taken_i(b_i),   or that / max_utilisation, rounded up, where some time is kept free,
+                               or what they take of the slot's link, where several cross it: sent_i
 
 and keeps its promise if D + latency_i(b_i) <= budget_i for each. A longer cycle for the same
 batches only lowers every rate b_i / D and lengthens every wait, so this D is the only one that
@@ -45,6 +46,8 @@ class Candidates(NamedTuple):
     """Shape (C,)."""
     loudness: Ints
     """Shape (C,): level of what it does to its neighbours, from 1; 0 would be an empty part."""
+    sent_us: Ints
+    """Shape (C,): what a batch takes of the link part of its slot; 0: it crosses no link."""
     patience_us: Ints
     """Shape (P, M): the most that a cycle may take for this model at any batch size."""
     utilisation: Ints
@@ -67,6 +70,7 @@ class Candidates(NamedTuple):
             latency_us=self.latency_us[keep],
             taken_us=self.taken_us[keep],
             loudness=self.loudness[keep],
+            sent_us=self.sent_us[keep],
         )
 
 
@@ -211,7 +215,8 @@ def _walk(
     Returns:
         How many there are.
     """
-    first, batch, latency_us, taken_us, loudness, patience_us, utilisation, memory = candidates
+    first, batch, latency_us, taken_us, loudness = candidates[:5]
+    sent_us, patience_us, utilisation, memory = candidates[5:]
     cap_rps, price, rent, slack = worths
     models, room, found = len(needs.budget_us), len(wastes), 0
     model = np.zeros(tenants_max, np.int64)
@@ -221,6 +226,8 @@ def _walk(
     wait = np.full(tenants_max + 1, np.int64(1) << 60)
     loud = np.zeros(tenants_max + 1, np.int64)
     weights = np.zeros(tenants_max + 1, np.int64)
+    sent = np.zeros(tenants_max + 1, np.int64)
+    senders = np.zeros(tenants_max + 1, np.int64)
     for place in range(len(first)):
         depth = 0
         model[0], at[0] = 0, first[place, 0]
@@ -238,6 +245,9 @@ def _walk(
             busy = taken[depth] + taken_us[c]
             above, below = utilisation[place]
             duty = (busy * below + above - 1) // above
+            sending, sends = sent[depth] + sent_us[c], senders[depth] + (sent_us[c] > 0)
+            if sends > 1:
+                duty = max(duty, sending)
             weight = weights[depth] + needs.weights_bytes[m]
             if weight > memory[place] or duty > wait[depth] or duty > patience_us[place, m]:
                 at[depth] = first[place, m + 1]
@@ -269,6 +279,7 @@ def _walk(
             if depth + 1 < tenants_max and m + 1 < models:
                 taken[depth + 1], wait[depth + 1] = busy, min(wait[depth], own_wait)
                 loud[depth + 1], weights[depth + 1] = level, weight
+                sent[depth + 1], senders[depth + 1] = sending, sends
                 depth += 1
                 model[depth], at[depth] = m + 1, first[place, m + 1]
             else:

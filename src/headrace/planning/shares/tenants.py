@@ -108,6 +108,7 @@ def _of_spans(candidates: Candidates, load: Workload, spans: int) -> tuple[Candi
         latency_us=candidates.latency_us[rows[has]],
         taken_us=candidates.taken_us[rows[has]],
         loudness=candidates.loudness[rows[has]],
+        sent_us=candidates.sent_us[rows[has]],
         patience_us=candidates.patience_us[at_place],
         utilisation=candidates.utilisation[at_place],
         memory_bytes=candidates.memory_bytes[at_place],

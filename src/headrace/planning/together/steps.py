@@ -176,6 +176,7 @@ class Costs:
         tables = self.tables(step.model)
         first, end = step.blocks or (0, tables.block_count)
         latency_us: dict[Fraction, tuple[int, ...]] = {}
+        link_rps: dict[Fraction, float] = {}
         kinds = enumerate(tables.kinds) if step.device in (None, device) else ()
         for k, (name, share) in kinds:
             if name == device and share in self._parts[device]:
@@ -183,7 +184,8 @@ class Costs:
                 if step.batch_size is not None:
                     own = column[step.batch_size - 1 : step.batch_size]
                     column = [*[NEVER_US] * (step.batch_size - 1), *own]
-                    if self.link_rps(step.model, device, share, (first, end)) < step.rate_rps:
+                    link_rps[share] = self.link_rps(step.model, device, share, (first, end))
+                    if link_rps[share] < step.rate_rps:
                         continue
                 if column and min(column) < NEVER_US:
                     latency_us[share] = tuple(column)
@@ -197,6 +199,7 @@ class Costs:
             budget_us=0,
             weights_bytes=self.weights_bytes(step),
             longest_cycle_us=step.longest_cycle_us,
+            link_rps=link_rps,
         )
 
     def transfer_us(self, model: str, batch: int, one: Place, after: Place) -> int:
