@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from headrace.domain.cluster import DeviceType
 from headrace.domain.problem import Objective, Problem
@@ -75,16 +76,18 @@ def ways(kind: DeviceType, tried: Sequence[Tried]) -> list[tuple[np.ndarray, np.
 def filled(
     kind: DeviceType, share: object, choice: tuple[tuple[int, int], ...], tried: Sequence[Tried]
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
-    rates, waits, weights = np.zeros(len(tried)), np.zeros(len(tried)), 0
+    rates, waits = np.zeros(len(tried)), np.zeros(len(tried))
+    held: dict[tuple[str, int], int] = {}
     own = [latency_us(tried[m], kind, share, batch) for m, batch in choice]
     duty = sum(own)
     for (m, batch), us in zip(choice, own, strict=True):
         one = tried[m]
         rates[m], waits[m] = batch * 1e6 / duty, duty + us
-        weights += sum(b.weights_bytes for b in one.profile.blocks[one.first : one.end])
+        for block in range(one.first, one.end):
+            held[one.profile.model, block] = one.profile.blocks[block].weights_bytes
         if one.device is not None and (one.device != kind.name or rates[m] < one.rate_rps):
             return None
-    return rates, waits, weights
+    return rates, waits, sum(held.values())
 
 
 def least(problem: Problem, tried: Sequence[Tried], chains: Sequence[Chained]) -> float:
@@ -178,6 +181,32 @@ def test_an_app_beside_a_model_costs_the_least_that_any_plan_does(
     seed: int, objective: Objective
 ) -> None:
     problem, tried, chains = app_beside_model(seed, objective)
+    assert agrees(problem, least(problem, tried, chains))
+
+
+@pytest.mark.parametrize("seed", [201, 207, 208, 210, 214, 226])
+def test_where_memory_is_short_a_model_of_several_tenants_is_held_once(seed: int) -> None:
+    """`m` serves by itself and in the app, as its second module."""
+    problem, tried, chains = app_beside_model(seed)
+    rng = np.random.default_rng(seed)
+    [app] = problem.apps
+    first, second = app.modules
+    twice = replace(app, modules=(first, replace(second, model="m")))
+    alone, one, two = tried
+    weights = [sum(b.weights_bytes for b in t.profile.blocks) for t in (alone, one)]
+    few = (max(weights), sum(weights), weights[0] + max(weights))
+    kinds = tuple(
+        replace(kind, memory_bytes=int(rng.choice(few))) for kind in problem.cluster.device_types
+    )
+    profiles = {name: profile for name, profile in problem.profiles.items() if name != "two"}
+    problem = replace(
+        problem,
+        apps=(twice,),
+        cluster=replace(problem.cluster, device_types=kinds),
+        profiles=profiles,
+        profile_refs=tuple(ref for ref in problem.profile_refs if ref.model != "two"),
+    )
+    tried = [alone, one, two._replace(profile=alone.profile)]
     assert agrees(problem, least(problem, tried, chains))
 
 

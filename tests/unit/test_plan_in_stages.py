@@ -194,3 +194,17 @@ def test_stages_that_take_turns_on_a_slot_share_its_link() -> None:
 
     refused = solve(asked(1.5 * link_rps))
     assert (refused.plan, refused.stopped) == (None, "infeasible")
+
+
+def test_stages_that_several_pipelines_have_alike_are_held_once_by_a_slot() -> None:
+    """The first stage is quicker than the second and carries two of these, on one device."""
+    model = profile_of("two", 1_000, (60, 70))
+    problem = together_problem(
+        [model],
+        cluster_of({"g": 3}, {"g": 2.5}, 80 * MEGABYTE),
+        models={"two": (200_000, 1_600.0)},
+    )
+    plan = solve(problem).plan
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+    assert sorted(len(slot.tenants) for slot in plan.slots) == [1, 1, 2]

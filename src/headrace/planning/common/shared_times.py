@@ -28,6 +28,7 @@ from headrace.domain.cluster import DeviceType
 from headrace.domain.problem import Demand, Problem
 from headrace.interference import slowed_us
 from headrace.planning.common.candidates import NEVER_US, budget_us, cost_tables
+from headrace.planning.common.weights import Blocks
 
 US_PER_S = 1_000_000
 
@@ -46,11 +47,17 @@ class TenantTimes:
     """What the gateway takes of the slot's time for one request; 0: it has cores of its own."""
     budget_us: int
     """What D + latency may use: SLO x (1 - margin), less the gateway's time."""
-    weights_bytes: int
+    blocks: Blocks
+    """Whose weights it needs."""
     longest_cycle_us: int = NEVER_US
     """Of the parts that it may be a tenant of."""
     link_rps: Mapping[Fraction, float] = field(default_factory=dict)
     """Share -> what the link part of such a slot carries; without: no link is crossed."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of a slot with this tenant alone."""
+        return self.blocks.weights_bytes
 
     def slowed_us(self, share: Fraction, batch_size: int, slowdown: float) -> int:
         """Latency beside neighbours."""
@@ -141,5 +148,5 @@ def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
         gateway_batch_us=costs.gateway_on_slot_us(demand.model) if shared_cores else 0,
         budget_us=budget_us(demand.slo_us, problem.options.margin_of(demand.model))
         - tables.gateway_us,
-        weights_bytes=int(tables.weights_bytes[0, -1]),
+        blocks=Blocks.of(demand.model, problem.profiles[demand.model]),
     )

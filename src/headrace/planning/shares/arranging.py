@@ -63,7 +63,7 @@ def _placed(
     """Per slot the part in it. Loud parts first, since fewer slots may hold them; of those the
     heaviest first, each on the device with the most memory left; then other devices are tried."""
     weights = [
-        int(sum(load.weights_bytes[m] for m in models if m >= 0)) for models in chosen.parts.models
+        load.weights.together(models[models >= 0].tolist()) for models in chosen.parts.models
     ]
     parts = [part for part, count in enumerate(chosen.count) for _ in range(count)]
     loudness, place = chosen.parts.loudness, chosen.parts.place

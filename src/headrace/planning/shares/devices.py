@@ -34,6 +34,7 @@ from headrace.domain.problem import Problem
 from headrace.interference import other_terms, own_terms, uses_of
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.common.weights import Weights
 from headrace.planning.shares.listing import Candidates
 from headrace.planning.shares.memory import WAYS_MAX, memory_cuts, sums_of_weights
 from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout
@@ -181,7 +182,8 @@ class _Building:
         if memory is None or self._divided is None:
             each = NO_LIMIT if memory is None else memory
             return [tuple((share, each) for share in split) for split in splits]
-        sums = sums_of_weights([tenant.weights_bytes for tenant in times.models], self._divided)
+        weights = Weights.of([tenant.blocks for tenant in times.models])
+        sums = sums_of_weights(weights.different(), self._divided)
         found = []
         for split in splits:
             cuts = None if sums is None else memory_cuts(split, memory, sums)

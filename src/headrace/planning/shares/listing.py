@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
+from headrace.planning.common.weights import Weights, more_bytes
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 SECOND_US = 1e6
@@ -175,10 +176,11 @@ def countable(candidates: Candidates, load: Workload, most: int) -> bool:
 
 
 class _Needs(NamedTuple):
-    """Of each model; shape (M,)."""
+    """Of each model."""
 
     budget_us: Ints
-    weights_bytes: Ints
+    """Shape (M,)."""
+    weights: Weights
 
 
 class _Worth(NamedTuple):
@@ -194,7 +196,7 @@ class _Worth(NamedTuple):
 
 
 def _needs(load: Workload) -> _Needs:
-    return _Needs(load.budget_us, load.weights_bytes)
+    return _Needs(load.budget_us, load.weights)
 
 
 @compiled
@@ -228,7 +230,9 @@ def _walk(
     weights = np.zeros(tenants_max + 1, np.int64)
     sent = np.zeros(tenants_max + 1, np.int64)
     senders = np.zeros(tenants_max + 1, np.int64)
+    everything = needs.weights.piece_bytes.sum()
     for place in range(len(first)):
+        limited = memory[place] < everything
         depth = 0
         model[0], at[0] = 0, first[place, 0]
         while depth >= 0:
@@ -248,10 +252,15 @@ def _walk(
             sending, sends = sent[depth] + sent_us[c], senders[depth] + (sent_us[c] > 0)
             if sends > 1:
                 duty = max(duty, sending)
-            weight = weights[depth] + needs.weights_bytes[m]
-            if weight > memory[place] or duty > wait[depth] or duty > patience_us[place, m]:
+            if duty > wait[depth] or duty > patience_us[place, m]:
                 at[depth] = first[place, m + 1]
                 continue
+            if limited and c == first[place, m]:
+                weight = weights[depth] + more_bytes(needs.weights, model, depth)
+                if weight > memory[place]:
+                    at[depth] = first[place, m + 1]
+                    continue
+                weights[depth + 1] = weight
             own_wait = needs.budget_us[m] - latency_us[c]
             if duty > own_wait:
                 at[depth] += 1
@@ -278,8 +287,7 @@ def _walk(
                     return found
             if depth + 1 < tenants_max and m + 1 < models:
                 taken[depth + 1], wait[depth + 1] = busy, min(wait[depth], own_wait)
-                loud[depth + 1], weights[depth + 1] = level, weight
-                sent[depth + 1], senders[depth + 1] = sending, sends
+                loud[depth + 1], sent[depth + 1], senders[depth + 1] = level, sending, sends
                 depth += 1
                 model[depth], at[depth] = m + 1, first[place, m + 1]
             else:

@@ -22,7 +22,9 @@ def sums_of_weights(weights_bytes: Sequence[int], tenants_max: int) -> list[int]
     """What the weights of the tenants of one part can come to.
 
     Args:
-        weights_bytes: of each model that may be a tenant, once; equal ones stand for themselves.
+        weights_bytes: of what a tenant may need, once (`Weights.different`); models that weigh as
+            much stand for themselves. Whoever needs a part of what another needs is counted beside
+            it, too: sums that no part comes to only name more ways.
         tenants_max: of one part.
 
     Returns:

@@ -16,6 +16,7 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.shared_assembly import ChosenDevice, assemble_shared
 from headrace.planning.common.shared_times import US_PER_S, SharedTimes
+from headrace.planning.common.weights import Weights
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
@@ -121,7 +122,7 @@ def workload(problem: Problem, times: Sequence[SharedTimes], unit: float = 1.0) 
         floor=rates / target if multiplied else np.zeros(len(rates)),
         have=np.zeros(len(rates)),
         budget_us=np.array([tenant.budget_us for tenant in times[0].models], np.int64),
-        weights_bytes=np.array([tenant.weights_bytes for tenant in times[0].models], np.int64),
+        weights=Weights.of([tenant.blocks for tenant in times[0].models]),
     )
 
 

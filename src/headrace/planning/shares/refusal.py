@@ -89,7 +89,7 @@ def refuse_rates(
         floor=np.zeros(len(rates)),
         have=np.zeros(len(rates)),
         budget_us=load.budget_us,
-        weights_bytes=load.weights_bytes,
+        weights=load.weights,
         tenants_max=load.tenants_max,
     )
     devices = devices_of(problem, times, [1.0 for _ in times], divided=load.tenants_max)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headrace.planning.common.weights import Weights
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -24,8 +26,8 @@ class Workload:
     """Shape (M,): multiples of the target that other devices carry already."""
     budget_us: Ints
     """Shape (M,): what the duty cycle and a batch may take together."""
-    weights_bytes: Ints
-    """Shape (M,)."""
+    weights: Weights
+    """Of M tenants."""
     tenants_max: int = TENANTS_MAX
 
     @property

@@ -24,11 +24,11 @@ from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.weights import Weights, devices_to_hold
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.together.assembly import assembled
 from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, BudgetsFound
-from headrace.planning.together.cuts import PIPELINES_MAX, Way, ways_to_cut
-from headrace.planning.together.memory import devices_to_hold
+from headrace.planning.together.cuts import PIPELINES_MAX, Way, cheapest_first, ways_to_cut
 from headrace.planning.together.refusal import (
     carried_part,
     multiples_of_rates,
@@ -168,8 +168,7 @@ class Cheapest:
     def _ways(self, demand: Demand) -> list[Way]:
         """Whole, where a part runs it so, and cut; cheapest first."""
         whole = self._whole(demand)
-        ways = [*([] if whole is None else [whole]), *self._cuts(demand)]
-        return sorted(ways, key=lambda way: way.least_price)
+        return cheapest_first([*([] if whole is None else [whole]), *self._cuts(demand)])
 
     def _with_cuts(self, options: Sequence[Sequence[Way]]) -> list[list[Way]] | None:
         """Where all run whole and that is not enough: cut or whole, every model; None: nothing
@@ -239,13 +238,16 @@ class Cheapest:
         price = chosen @ np.array(self._costs.prices)
         enough = price >= least * (1 - SAME)
         steps = [step for chain in chains for step in chain.steps]
-        weights = [self._costs.weights_bytes(step) for step in steps]
-        memory = [cluster.device_type(name).memory_bytes or max(1, sum(weights)) for name in names]
+        weights = Weights.of([self._costs.blocks(step) for step in steps])
+        total = weights.everything()
+        memory = [cluster.device_type(name).memory_bytes or max(1, total) for name in names]
         for k, name in enumerate(names):
-            own = [w for w, step in zip(weights, steps, strict=True) if step.device == name]
-            enough &= chosen[:, k] >= devices_to_hold(own, memory[k])
-        enough &= chosen @ np.array(memory, float) >= sum(weights)
-        enough &= chosen.sum(axis=1) >= devices_to_hold(weights, max(memory))
+            own = [tenant for tenant, step in enumerate(steps) if step.device == name]
+            enough &= chosen[:, k] >= devices_to_hold(weights.apart(own), memory[k])
+        enough &= chosen @ np.array(memory, float) >= total
+        enough &= chosen.sum(axis=1) >= devices_to_hold(
+            weights.apart(range(len(steps))), max(memory)
+        )
         return float(price[enough].min(initial=inf))
 
     # -- what comes out ---------------------------------------------------------------------------

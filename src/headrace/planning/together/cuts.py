@@ -5,7 +5,7 @@ pipelines, each with an n-th of the rate. A stage is one tenant of one slot whos
 that part, D <= b n / rate, so that a pipeline's pools are one slot each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, pairwise, product
 
@@ -57,8 +57,12 @@ def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
                 f" into up to {max_stages} stages; lower max_stages, or profile fewer blocks"
             )
         found += _ways(costs, demand, places)
-    found.sort(key=lambda way: (way.least_price, len(way.chains)))
-    return found
+    return cheapest_first(found)
+
+
+def cheapest_first(ways: Iterable[Way]) -> list[Way]:
+    """Of ways that take as much, but for rounding, that with the fewest pipelines first."""
+    return sorted(ways, key=lambda way: (float(f"{way.least_price:.9g}"), len(way.chains)))
 
 
 def fewest_requests(costs: Costs, demand: Demand, *, max_stages: int) -> Iterator[Cut]:

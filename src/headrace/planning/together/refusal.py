@@ -11,6 +11,7 @@ from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import NEVER_US, budget_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.rounded import part_of, rates_part
+from headrace.planning.common.weights import Weights
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.planner import pricing_of
@@ -227,7 +228,7 @@ def multiples_of_rates(
         floor=np.zeros(len(search.steps)),
         have=np.zeros(len(search.steps)),
         budget_us=widest,
-        weights_bytes=np.array([t.weights_bytes for t in times[0].models], np.int64),
+        weights=Weights.of([tenant.blocks for tenant in times[0].models]),
     )
     devices = devices_of(search.problem, times, [1.0 for _ in times])
     found = most(pricing_of(load, devices, advice), precision=PRECISION)

@@ -20,6 +20,7 @@ from headrace.planning.common.candidates import (
     link_limits_rps,
 )
 from headrace.planning.common.shared_times import SharedTimes, TenantTimes
+from headrace.planning.common.weights import Blocks
 
 US_PER_S = 1e6
 
@@ -197,7 +198,7 @@ class Costs:
             overhead_us=self._costs.between_batches_us(step.model),
             gateway_batch_us=self._costs.gateway_on_slot_us(step.model) if pays else 0,
             budget_us=0,
-            weights_bytes=self.weights_bytes(step),
+            blocks=self.blocks(step),
             longest_cycle_us=step.longest_cycle_us,
             link_rps=link_rps,
         )
@@ -218,11 +219,9 @@ class Costs:
         part = self.problem.options.link_parts.get(model, 1.0)
         return part * float(self._links[known][blocks])
 
-    def weights_bytes(self, step: Step) -> int:
-        """Of its blocks, once."""
-        tables = self.tables(step.model)
-        first, end = step.blocks or (0, tables.block_count)
-        return int(tables.weights_bytes[first, end])
+    def blocks(self, step: Step) -> Blocks:
+        """Whose weights it needs."""
+        return Blocks.of(step.model, self.problem.profiles[step.model], step.blocks)
 
     def least_us(self, step: Step) -> int:
         """The shortest wait and batch on any part, with nobody else there; NEVER_US: none."""
