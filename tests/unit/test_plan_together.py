@@ -213,12 +213,31 @@ def test_a_model_of_the_least_rate_there_is_may_be_cut(problem: Problem) -> None
 
 
 def test_where_no_part_of_the_rates_is_carried_none_is_named(problem: Problem) -> None:
-    """Memory of one device, of two that would be needed."""
-    [node] = problem.cluster.nodes
-    one = replace(problem.cluster, nodes=(replace(node, devices={"gpu": 1}),))
-    refusal = solve(replace(problem, cluster=one)).refusal or ""
+    refusal = refuse_chains(Costs(problem), problem, None, None, proven=True)
     assert "times" not in refusal
     assert "try    more devices, lower rates or longer SLOs" in refusal
+
+
+@pytest.mark.parametrize(("beside", "devices"), [(True, 3), (False, 2)], ids=["app", "models"])
+def test_weights_that_the_devices_cannot_hold_are_refused_with_what_they_need(
+    problem: Problem, beside: bool, devices: int
+) -> None:
+    [node] = problem.cluster.nodes
+    one = replace(problem.cluster, nodes=(replace(node, devices={"gpu": 1}),))
+    heavy = replace(problem, cluster=one)
+    used = {ref.model for ref in problem.profile_refs}
+    if not beside:
+        used -= {module.model for app in problem.apps for module in app.modules}
+        refs = tuple(ref for ref in problem.profile_refs if ref.model in used)
+        profiles = {model: problem.profiles[model] for model in used}
+        heavy = replace(heavy, apps=(), profiles=profiles, profile_refs=refs)
+    result = solve(heavy)
+    assert (result.plan, result.stopped) == (None, "infeasible")
+    refusal = result.refusal or ""
+    total = sum(b.weights_bytes for model in used for b in problem.profiles[model].blocks)
+    assert f"needs  {total:,} bytes, on {devices} devices at least: " in refusal
+    assert "has    1 'gpu' of 3,000,000 bytes" in refusal
+    assert "try    more devices, devices with more memory, or fewer models" in refusal
 
 
 def test_the_named_slo_counts_with_the_margin_of_the_model(problem: Problem) -> None:

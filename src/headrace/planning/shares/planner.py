@@ -23,7 +23,7 @@ from headrace.planning.shares.devices import Devices, devices_of
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
-from headrace.planning.shares.refusal import refuse_models, refuse_rates
+from headrace.planning.shares.refusal import refuse_models, refuse_rates, refuse_weights
 from headrace.planning.shares.search import NO_PLAN, NOTHING, PartsFound, least, most
 from headrace.planning.shares.tenants import are_countable, in_proportion, numbers
 from headrace.planning.shares.workload import Workload
@@ -64,7 +64,8 @@ def plan_shares(problem: Problem) -> PlanResult:
         for kind in problem.cluster.device_types
         if problem.cluster.count(kind.name)
     ]
-    if refusal := refuse_models(problem, times):
+    needed = [tenant.blocks for tenant in times[0].models]
+    if refusal := refuse_models(problem, times) or refuse_weights(problem.cluster, needed):
         return _refused(refusal, "infeasible", deadline)
     unit = multiple_of_all(problem, times)
     load = workload(problem, times, unit)

@@ -7,10 +7,12 @@ from math import floor
 import numpy as np
 
 from headrace.domain.apart import apart, ms_apart, ms_enough
+from headrace.domain.cluster import Cluster
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.rounded import part_of, rates_part
 from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.common.weights import Blocks, Weights, devices_to_hold, may_hold
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.pricing import Pricing
@@ -70,6 +72,38 @@ def _refuse_model(problem: Problem, times: Sequence[SharedTimes], m: int) -> str
 def _gateway_us(problem: Problem, budget_us: int, demand: Demand) -> int:
     margin = Fraction(str(problem.options.margin_of(demand.model)))
     return floor(demand.slo_us * (1 - margin)) - budget_us
+
+
+def refuse_weights(cluster: Cluster, needed: Sequence[Blocks]) -> str | None:
+    """Of weights that the devices cannot hold together, whatever the rates; None: they may.
+
+    Args:
+        needed: of what runs whole, all blocks; of a model that may be cut, each by itself.
+    """
+    kinds = [kind for kind in cluster.device_types if cluster.count(kind.name)]
+    weights = Weights.of(needed)
+    apart = weights.apart(range(len(needed)))
+    memories = list[int]()
+    for kind in kinds:
+        if kind.memory_bytes is None:
+            return None
+        memories += [kind.memory_bytes] * min(cluster.count(kind.name), len(apart))
+    if may_hold(memories, apart):
+        return None
+    of_model: dict[str, list[int]] = {}
+    for tenant, blocks in enumerate(needed):
+        of_model.setdefault(blocks.model, []).append(tenant)
+    each = ", ".join(f"{weights.together(own):,} of {m!r}" for m, own in of_model.items())
+    has = ", ".join(
+        f"{cluster.count(k.name)} {k.name!r} of {k.memory_bytes:,} bytes" for k in kinds
+    )
+    least = devices_to_hold(apart, max(memories))
+    return (
+        "the devices have too little memory for the weights of what is asked, at any rates\n"
+        f"  needs  {weights.everything():,} bytes, on {least} devices at least: {each}\n"
+        f"  has    {has}\n"
+        "  try    more devices, devices with more memory, or fewer models"
+    )
 
 
 def refuse_rates(

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import inf, prod
 
 import numpy as np
@@ -24,8 +25,9 @@ from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.common.weights import Weights, devices_to_hold
+from headrace.planning.common.weights import Blocks, Weights, devices_to_hold
 from headrace.planning.pooled.planner import check_options
+from headrace.planning.shares.refusal import refuse_weights
 from headrace.planning.together.assembly import assembled
 from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, BudgetsFound
 from headrace.planning.together.cuts import PIPELINES_MAX, Way, cheapest_first, ways_to_cut
@@ -78,6 +80,7 @@ class Cheapest:
         """
         options = self._options()
         refusal = refuse_steps(self._costs, self._problem, options, self._apps)
+        refusal = refusal or refuse_weights(self._problem.cluster, self._needed())
         if refusal is not None:
             return self._refused(refusal, proven=True)
         best = self._best(options, first=first)
@@ -164,6 +167,17 @@ class Cheapest:
     def _cuts(self, demand: Demand) -> list[Way]:
         stages = self._problem.options.max_stages
         return ways_to_cut(self._costs, demand, max_stages=stages) if stages > 1 else []
+
+    def _needed(self) -> list[Blocks]:
+        """Blocks that some slot holds together: all of a module's model, each of one that may be
+        cut."""
+        needed = [self._costs.blocks(step) for chain in self._apps for step in chain.steps]
+        for demand in self._problem.demands:
+            profile = self._problem.profiles[demand.model]
+            ends = range(len(profile.blocks) + 1)
+            spans = list(pairwise(ends)) if self._problem.options.max_stages > 1 else [None]
+            needed += [Blocks.of(demand.model, profile, span) for span in spans]
+        return needed
 
     def _ways(self, demand: Demand) -> list[Way]:
         """Whole, where a part runs it so, and cut; cheapest first."""
