@@ -1,6 +1,7 @@
 """Models that share devices whole, where stages would carry more: what plans and refusals claim."""
 
 import re
+from fractions import Fraction
 from math import inf
 
 import pytest
@@ -9,9 +10,14 @@ from msgspec.structs import replace
 from headrace.domain.problem import Objective, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
+from headrace.planning.common.assembly import Claim
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_assembly import ChosenDevice, ChosenPart, ChosenTenant
 from headrace.planning.together import cheapest
+from headrace.planning.together.assembly import assembled
 from headrace.planning.together.cheapest import Cheapest
+from headrace.planning.together.cuts import ways_to_cut
+from headrace.planning.together.steps import Costs
 from headrace.verify import verify
 from helpers.problems import make_profile
 from helpers.together import SHARES, cluster_of, together_problem
@@ -208,3 +214,28 @@ def test_stages_that_several_pipelines_have_alike_are_held_once_by_a_slot() -> N
     assert plan is not None
     assert verify(plan, problem.profiles) == []
     assert sorted(len(slot.tenants) for slot in plan.slots) == [1, 1, 2]
+
+
+def test_what_is_said_of_parts_is_of_those_that_stages_need() -> None:
+    """A search may give a stage turns on two slots, and one of them is written down."""
+    problem = together_problem(
+        [profile_of("two", 1_000, (60, 70))],
+        cluster_of({"g": 3}, {"g": 2.5}, 80 * MEGABYTE),
+        models={"two": (200_000, 100.0)},
+    )
+    costs = Costs(problem)
+    ways = ways_to_cut(costs, problem.demands[0], max_stages=2)
+    way = next(
+        way for way in ways if len(way.chains) == 1 and way.chains[0].steps[0].batch_size == 1
+    )
+    first, second = (step.key for step in way.chains[0].steps)
+    devices = [
+        ChosenDevice("g", (ChosenPart(Fraction(1), 10_000, (ChosenTenant(key, 1),)),))
+        for key in (first, second, first)
+    ]
+    claim = Claim(bound=None, stopped="heuristic", binding="devices", runtime_s=0.0)
+
+    plan = assembled(costs, [way], [], devices, claim)
+
+    assert plan.binding == "devices; 2 devices in 2 parts, 0 of them used in turns"
+    assert verify(plan, problem.profiles) == []

@@ -79,6 +79,8 @@ class Assembly:
             for slot, classes in zip(self._slots, self._classes, strict=True)
             if (tenants := self._tenants_of(slot, classes))
         )
+        # Of what was chosen, turns that a stage does not need are left out.
+        claim = replace(claim, binding=f"{claim.binding}; {_used_text(slots)}")
         plan = written(problem, slots, tuple(deployments), claim, problem.interference)
         return changed(plan, apps=tuple(claims))
 
@@ -200,6 +202,13 @@ class Assembly:
         self._tenants[turn.slot.name, turn.tenant.model] = Tenant(
             model=model, pipeline=pipeline, stage=stage, slowdown=turn.tenant.slowdown
         )
+
+
+def _used_text(slots: Sequence[Slot]) -> str:
+    """How the devices are shared."""
+    devices = {(slot.node, slot.device, slot.device_index) for slot in slots}
+    shared = sum(len(slot.tenants) > 1 for slot in slots)
+    return f"{len(devices)} devices in {len(slots)} parts, {shared} of them used in turns"
 
 
 def _claim(chain: StepChain, app: App, modules: Sequence[Deployment]) -> AppClaim:

@@ -299,20 +299,16 @@ class Cheapest:
 
 
 def used_text(problem: Problem, best: Best) -> list[str]:
-    """Which models are cut, and how the devices are shared."""
-    assert best.found.devices is not None
+    """Which models are cut, and how many may take turns."""
     parts = [
         f"{demand.model!r} runs in {len(way.transfers_us) + 1} stages,"
         f" {len(way.chains)} times, since whole it does not fit"
         for demand, way in zip(problem.demands, best.ways, strict=True)
         if way.transfers_us
     ]
-    devices = best.found.devices
-    shared = sum(len(part.tenants) > 1 for device in devices for part in device.parts)
-    slots = sum(len(device.parts) for device in devices)
     if limit := problem.options.max_tenants:
         parts.append(f"at most {limit} models take turns on a part (max_tenants)")
-    return [*parts, f"{len(devices)} devices in {slots} parts, {shared} of them used in turns"]
+    return parts
 
 
 def times_as_much(problem: Problem, part: float) -> Problem | None:
