@@ -1,6 +1,8 @@
 """Chosen parts and layouts -> devices with their parts, memory kept."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from math import inf
 
 from headrace.planning.common.shared_assembly import ChosenDevice, ChosenPart, ChosenTenant
 from headrace.planning.common.shared_times import SharedTimes
@@ -12,6 +14,7 @@ Part = int
 """Index into the chosen parts."""
 
 TRIES_MAX = 20_000
+"""Parts that have no place where the others are."""
 
 
 def needed(load: Workload, chosen: Chosen, multiple: float) -> Chosen:
@@ -44,14 +47,15 @@ def arranged(
     held = _placed(load, chosen, slots, memory)
     if held is None:
         return None
-    found = []
-    for index, kind in enumerate(device_type):
-        parts = [held[s] for s, slot in enumerate(slots) if slot[2] == index]
-        some = [_part(devices, times[kind], chosen, part) for part in parts if part is not None]
-        if some:
-            some.sort(key=lambda part: -part.share)
-            found.append(ChosenDevice(times[kind].device.name, tuple(some)))
-    return found
+    parts = [list[ChosenPart]() for _ in device_type]
+    for (_, _, index), part in zip(slots, held, strict=True):
+        if part is not None:
+            parts[index].append(_part(devices, times[device_type[index]], chosen, part))
+    return [
+        ChosenDevice(times[kind].device.name, tuple(sorted(some, key=lambda part: -part.share)))
+        for kind, some in zip(device_type, parts, strict=True)
+        if some
+    ]
 
 
 def _placed(
@@ -66,48 +70,76 @@ def _placed(
         load.weights.together(models[models >= 0].tolist()) for models in chosen.parts.models
     ]
     parts = [part for part, count in enumerate(chosen.count) for _ in range(count)]
-    loudness, place = chosen.parts.loudness, chosen.parts.place
-    parts.sort(key=lambda part: (-int(loudness[part]), -weights[part]))
-    free: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, (where, loud, _) in enumerate(slots):
-        free[where, loud].append(index)
-    held: list[Part | None] = [None] * len(slots)
-    left = [float("inf") if each is None else float(each) for each in memory]
+    loudness, place = chosen.parts.loudness.tolist(), chosen.parts.place.tolist()
+    parts.sort(key=lambda part: (-loudness[part], -weights[part]))
+    free = _Free(slots, memory)
+    choices = list[Iterator[int]]()
     tries = 0
-
-    def put(at: int) -> bool:
-        nonlocal tries
-        tries += 1
-        if at == len(parts):
-            return True
-        if tries > TRIES_MAX:
-            return False
+    while len(free.taken) < len(parts):
+        at = len(free.taken)
         part = parts[at]
-        loud = int(loudness[part])
+        if at == len(choices):
+            choices.append(free.choices(place[part], loudness[part], weights[part]))
+        index = next(choices[at], None)
+        if index is not None:
+            free.take(index, part, weights[part])
+            continue
+        choices.pop()
+        tries += 1
+        if at == 0 or tries > TRIES_MAX:
+            return None
+        free.give_back(weights[parts[at - 1]])
+    return free.held
+
+
+class _Free:
+    """What is free of slots (place, loudness, device), and of devices' memory."""
+
+    def __init__(self, slots: list[tuple[int, int, int]], memory: list[int | None]) -> None:
+        self.held: list[Part | None] = [None] * len(slots)
+        self.taken: list[int] = []
+        """Slots, in the order in which they were."""
+        self._slots = slots
+        self._left = [inf if each is None else float(each) for each in memory]
+        self._groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """Alike but for their devices. Where these have no limit, those that are free, last first:
+        one is as good as another."""
+        for index in reversed(range(len(slots))):
+            self._groups[slots[index][:2]].append(index)
+
+    def choices(self, place: int, loudness: int, weight: int) -> Iterator[int]:
+        """Slots for such a part: the quietest that will do first, then of the emptiest device."""
         fitting = [
             index
-            for (where, most), some in free.items()
-            if where == place[part] and most >= loud
-            for index in some
-            if held[index] is None and left[slots[index][2]] >= weights[part]
+            for (where, most), some in self._groups.items()
+            if where == place and most >= loudness
+            for index in (some if some and self._is_limited(some[-1]) else some[-1:])
+            if self.held[index] is None and self._left[self._slots[index][2]] >= weight
         ]
-        # The quietest slot that will do, then the emptiest device; of equal devices one.
-        fitting.sort(key=lambda index: (slots[index][1], -left[slots[index][2]]))
-        seen = set()
-        for index in fitting:
-            kind = slots[index][1], left[slots[index][2]]
-            if kind in seen and left[slots[index][2]] == float("inf"):
-                continue
-            seen.add(kind)
-            held[index] = part
-            left[slots[index][2]] -= weights[part]
-            if put(at + 1):
-                return True
-            held[index] = None
-            left[slots[index][2]] += weights[part]
-        return False
+        fitting.sort(key=self._preference)
+        yield from fitting
 
-    return held if put(0) else None
+    def take(self, index: int, part: Part, weight: int) -> None:
+        self.held[index] = part
+        self._left[self._slots[index][2]] -= weight
+        self.taken.append(index)
+        if not self._is_limited(index):
+            self._groups[self._slots[index][:2]].pop()
+
+    def give_back(self, weight: int) -> None:
+        """The slot that was taken last."""
+        index = self.taken.pop()
+        self.held[index] = None
+        self._left[self._slots[index][2]] += weight
+        if not self._is_limited(index):
+            self._groups[self._slots[index][:2]].append(index)
+
+    def _is_limited(self, index: int) -> bool:
+        return self._left[self._slots[index][2]] < inf
+
+    def _preference(self, index: int) -> tuple[int, float, int]:
+        _, loudness, device = self._slots[index]
+        return loudness, -self._left[device], index
 
 
 def _part(devices: Devices, times: SharedTimes, chosen: Chosen, part: Part) -> ChosenPart:
