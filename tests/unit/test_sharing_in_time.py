@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.domain.problem import PlanOptions, Problem
+from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares import listing as listing_module
 from headrace.planning.shares import pricing as pricing_module
 from headrace.planning.shares import search
+from headrace.planning.shares import tenants as tenants_module
 from headrace.planning.shares.choosing import _counted, ask
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.diving import dived
@@ -24,6 +26,7 @@ from headrace.planning.shares.master import Goal, Prices
 from headrace.planning.shares.planner import pricing_of, workload
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.workload import Ints
+from headrace.verify import verify
 from helpers.problems import make_problem, make_profile, whole_model_us
 from helpers.together import SHARES, cluster_of
 
@@ -33,7 +36,10 @@ GOAL = Goal(most=False, cap=1.0)
 PASSED = Deadline(-1.0)
 
 
-def problem(counts: Mapping[str, int] = ONE_TYPE) -> Problem:
+def problem(
+    counts: Mapping[str, int] = ONE_TYPE, *, models: int = MODELS, load: float = 0.4
+) -> Problem:
+    """`load`: devices that each model needs."""
     profiles = [
         make_profile(
             f"m{i}",
@@ -44,13 +50,13 @@ def problem(counts: Mapping[str, int] = ONE_TYPE) -> Problem:
             block_us=3_000,
             seed=i,
         )
-        for i in range(MODELS)
+        for i in range(models)
     ]
     return make_problem(
         profiles,
         cluster=cluster_of(counts, dict.fromkeys(counts, 1.0)),
         slo_us={p.model: 9 * whole_model_us(p) for p in profiles},
-        rates={p.model: 0.4 * 1e6 / whole_model_us(p) for p in profiles},
+        rates={p.model: load * 1e6 / whole_model_us(p) for p in profiles},
         options=PlanOptions(planner="shares", objective="least-devices"),
     )
 
@@ -243,3 +249,46 @@ def test_prices_know_the_parts_that_they_were_found_with(pricing: Pricing) -> No
     assert after is not None
     assert len(after.pool.place) > before == len(prices.parts)
     assert dived(pricing, GOAL, prices, time_limit_s=60.0) is not None
+
+
+def test_more_parts_than_calls_may_be_nested_are_put_onto_devices() -> None:
+    asked = problem({"a": 2_000}, models=1, load=2_000)
+
+    plan = solve(asked).plan
+
+    assert plan is not None
+    assert len(plan.slots) > 1_000
+    assert verify(plan, asked.profiles) == []
+
+
+def test_the_best_part_of_each_first_model_alone_gives_the_same_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many models, whose pairs need gigabytes."""
+    bound = of(priced(ONE_TYPE)).bound
+    monkeypatch.setattr(listing_module, "BEST_MAX", 0)
+
+    few = priced(ONE_TYPE)
+    assert of(few).bound == pytest.approx(bound)
+
+    target, places = few.load.target_rps, len(few.candidates.first)
+    listed, _, _ = listing_module.list_parts(
+        few.candidates, few.load, np.full(MODELS, inf), price=1 / target,
+        rent=np.zeros((places, few.levels + 1)), slack=inf, most=1, best_only=True,
+    )  # fmt: skip
+    assert len(listed.place) <= places * MODELS
+
+
+def test_no_larger_parts_are_looked_for_when_there_is_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenants_module, "FEW_PARTS", 0)
+    asked = problem()
+    times = [SharedTimes.of(asked, "a")]
+    load, devices = workload(asked, times), devices_of(asked, times, [1.0])
+
+    def looked_at(deadline: Deadline) -> list[int]:
+        return tenants_module.numbers(load, devices, MODELS, deadline, asked=False)
+
+    assert looked_at(Deadline(60.0)) == [3, 4]
+    assert looked_at(PASSED) == [3]

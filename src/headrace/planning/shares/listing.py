@@ -29,6 +29,9 @@ SECOND_US = 1e6
 SWEPT_TENANTS = 3
 """Parts with no more are first compared with those of the same tenants, by a sweep."""
 
+BEST_MAX = 100_000
+"""Rows for the best parts of each first and last model; of more, those of each first one."""
+
 COMPARED_MAX = 100_000_000
 """Pairs of parts: some tenths of a second."""
 
@@ -133,14 +136,16 @@ def list_parts(
         price: shape (M,), of a request per second.
         rent: shape (P, levels + 1), of a part at a place with a loudness.
         most: stop at so many.
-        best_only: of parts at one place with the same first and last model, only the one that
-            wastes least.
+        best_only: of parts at one place with the same first and last model, or of many models
+            the same first one, only the one that wastes least.
 
     Returns:
         The parts, what each wastes, and whether they are all.
     """
     models, tenants_max = load.models, load.tenants_max
-    room = len(candidates.first) * models * models if best_only else min(most, 20_000)
+    kinds = len(candidates.first) * models
+    lasts = models if best_only and kinds * models <= BEST_MAX else 1
+    room = kinds * lasts if best_only else min(most, 20_000)
     while True:
         tables = (
             np.empty(room, np.int64),
@@ -152,7 +157,8 @@ def list_parts(
         waste = np.full(room, np.inf)
         worth = _Worth(cap_rps, price, rent, slack)
         found = Parts(*tables), waste
-        count = _walk(candidates, _needs(load), worth, tenants_max, best_only, most, *found)
+        kept = lasts if best_only else 0
+        count = _walk(candidates, _needs(load), worth, tenants_max, kept, most, *found)
         if count <= room or room >= most or best_only:
             break
         room = min(most, 2 * count)
@@ -171,7 +177,7 @@ def countable(candidates: Candidates, load: Workload, most: int) -> bool:
     rent = np.zeros((len(candidates.first), levels))
     worth = _Worth(np.full(load.models, np.inf), np.zeros(load.models), rent, np.inf)
     nowhere = Parts.none(load.tenants_max), np.zeros(0)
-    count = _walk(candidates, _needs(load), worth, load.tenants_max, False, most, *nowhere)
+    count = _walk(candidates, _needs(load), worth, load.tenants_max, 0, most, *nowhere)
     return count <= most
 
 
@@ -205,13 +211,15 @@ def _walk(
     needs: _Needs,
     worths: _Worth,
     tenants_max: int,
-    best_only: bool,
+    lasts: int,
     most: int,
     parts: Parts,
     wastes: Floats,
 ) -> int:
     """
     Args:
+        lasts: 0: all parts; else only the best of those with the same first model, and, where this
+            is the number of models, the same last one.
         parts, wastes: written: the first that there are, as many as have room.
 
     Returns:
@@ -273,9 +281,9 @@ def _walk(
             waste = rent[place, level] - worth
             if waste <= slack:
                 row = found
-                if best_only:
-                    row = (place * models + model[0]) * models + m
-                if row < room and (not best_only or waste < wastes[row]):
+                if lasts:
+                    row = (place * models + model[0]) * lasts + (m if lasts == models else 0)
+                if row < room and (not lasts or waste < wastes[row]):
                     parts.place[row], parts.duty_us[row] = place, duty
                     parts.loudness[row], wastes[row] = level, waste
                     for d in range(tenants_max):
@@ -283,7 +291,7 @@ def _walk(
                         parts.models[row, d] = model[d] if within else -1
                         parts.batch[row, d] = batch[at[d]] if within else 0
                 found += 1
-                if found > most and not best_only:
+                if found > most and not lasts:
                     return found
             if depth + 1 < tenants_max and m + 1 < models:
                 taken[depth + 1], wait[depth + 1] = busy, min(wait[depth], own_wait)
@@ -292,7 +300,7 @@ def _walk(
                 model[depth], at[depth] = m + 1, first[place, m + 1]
             else:
                 at[depth] += 1
-    return found if not best_only else 0
+    return 0 if lasts else found
 
 
 def undominated(

@@ -215,7 +215,7 @@ def _searched(
     deadline: Deadline,
 ) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices; `bounding` are those that the bound is taken of."""
-    most_tenants, tries = _tries(problem, load, devices)
+    most_tenants, tries = _tries(problem, load, devices, deadline)
     bound = None
     if tries[0] < most_tenants:
         whole = with_fields(load, tenants_max=most_tenants)
@@ -277,7 +277,7 @@ def _planned(
 ) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices, with so many degrees of loudness; what is proven is of
     them."""
-    most_tenants, tries = _tries(problem, load, devices)
+    most_tenants, tries = _tries(problem, load, devices, deadline)
     found = NOTHING
     for tenants_max in tries:
         load = with_fields(load, tenants_max=tenants_max)
@@ -297,10 +297,13 @@ def _planned(
     return found, chosen, looked_at
 
 
-def _tries(problem: Problem, load: Workload, devices: Devices) -> tuple[int, Sequence[int]]:
+def _tries(
+    problem: Problem, load: Workload, devices: Devices, deadline: Deadline
+) -> tuple[int, Sequence[int]]:
     """How many models may be on one part, and how many are looked at, one after the other."""
-    most = min(problem.options.max_tenants or load.models, load.models)
-    return most, numbers(load, devices, most, asked=problem.options.max_tenants is not None)
+    asked = problem.options.max_tenants
+    most = min(asked or load.models, load.models)
+    return most, numbers(load, devices, most, deadline, asked=asked is not None)
 
 
 def _bound_of_all(

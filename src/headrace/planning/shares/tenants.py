@@ -11,6 +11,7 @@ from dataclasses import replace as with_fields
 
 import numpy as np
 
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.devices import Devices
 from headrace.planning.shares.listing import Candidates, Parts, countable, list_parts
 from headrace.planning.shares.workload import TENANTS_MAX, Ints, Workload
@@ -30,28 +31,36 @@ SPANS = (96, 24, 6)
 
 PROPORTIONAL_PARTS = 100_000
 
+CELLS_MAX = 20_000_000
+"""Of their tables, a row per part and a column per tenant: of hundreds of models there are fewer
+parts."""
+
 
 def are_countable(load: Workload, devices: Devices, tenants_max: int) -> bool:
     """Whether parts with so many tenants are few enough to look at."""
     return _are_few(load, devices, tenants_max, MANY_PARTS)
 
 
-def numbers(load: Workload, devices: Devices, most_tenants: int, *, asked: bool) -> list[int]:
+def numbers(
+    load: Workload, devices: Devices, most_tenants: int, deadline: Deadline, *, asked: bool
+) -> list[int]:
     """Most models on one part: numbers to try until one gives a plan.
 
     Args:
         most_tenants: as many as there may be.
+        deadline: behind it, larger numbers are not looked for.
         asked: whether the problem says how many.
     """
     few = ASKED_PARTS if asked else FEW_PARTS
     if most_tenants <= TENANTS_MAX or _are_few(load, devices, most_tenants, few):
         return [most_tenants]
-    return list(dict.fromkeys([TENANTS_MAX, _most(load, devices, most_tenants)]))
+    return list(dict.fromkeys([TENANTS_MAX, _most(load, devices, most_tenants, deadline)]))
 
 
 def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
     """Parts with more models than `load.tenants_max`, up to `most_tenants`, that keep their
     promise; where they are more than PROPORTIONAL_PARTS at the fewest spans, so many of them."""
+    most = min(PROPORTIONAL_PARTS, CELLS_MAX // most_tenants)
     everyone = with_fields(load, tenants_max=most_tenants)
     levels = int(devices.candidates.loudness.max(initial=0)) + 1
     listed = Parts.none(most_tenants)
@@ -59,7 +68,7 @@ def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
         some, place = _of_spans(devices.candidates, load, spans)
         listed, _, complete = list_parts(
             some, everyone, np.full(load.models, np.inf), price=np.zeros(load.models),
-            rent=np.zeros((len(place), levels)), slack=np.inf, most=PROPORTIONAL_PARTS,
+            rent=np.zeros((len(place), levels)), slack=np.inf, most=most,
         )  # fmt: skip
         listed = listed._replace(place=place[listed.place])
         if complete:
@@ -67,13 +76,13 @@ def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
     return listed.take(np.flatnonzero((listed.models >= 0).sum(axis=1) > load.tenants_max))
 
 
-def _most(load: Workload, devices: Devices, most_tenants: int) -> int:
+def _most(load: Workload, devices: Devices, most_tenants: int, deadline: Deadline) -> int:
     """The largest number of tenants whose parts are countable; TENANTS_MAX at least."""
     # More models on a part never make fewer parts.
     more = bisect_left(
         range(TENANTS_MAX + 1, most_tenants + 1),
         True,
-        key=lambda tenants: not are_countable(load, devices, tenants),
+        key=lambda tenants: deadline.passed or not are_countable(load, devices, tenants),
     )
     return TENANTS_MAX + more
 
