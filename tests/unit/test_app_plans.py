@@ -45,6 +45,32 @@ def test_every_planner_makes_a_plan_that_verifies(planner: str) -> None:
     assert verify(plan, problem.profiles) == []
 
 
+def test_a_module_that_is_hardly_ever_called_has_a_plan_that_verifies() -> None:
+    """A billionth of a machine is one that one slot holds."""
+    problem = make_app_problem(rate_rps=1e-6, slo_ms=86_400_000.0)
+    faster = {
+        name: replace(
+            profile,
+            block_times=tuple(
+                replace(
+                    times,
+                    p50_us=tuple(tuple(us // 100 for us in row) for row in times.p50_us),
+                    p99_us=tuple(tuple(us // 100 for us in row) for row in times.p99_us),
+                )
+                for times in profile.block_times
+            ),
+        )
+        for name, profile in problem.profiles.items()
+    }
+
+    plan = solve(replace(problem, profiles=faster)).plan
+
+    assert plan is not None
+    loads = [pipe.load for each in plan.deployments for pipe in each.pipelines]
+    assert any(load is not None and load.machines < 1e-9 for load in loads)
+    assert verify(plan, faster) == []
+
+
 def test_only_dummy_load_of_any_amount_is_cheaper_than_least_cost(planner: str) -> None:
     plan = solve(make_app_problem(planner)).plan
     least = planned("least-cost")

@@ -244,7 +244,7 @@ def _check_entry(
     if load.follows:
         case.report("load", where, "follows others", "a slot with a duty cycle", "none")
     whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
-    if not (whole or (last and load.machines > 0)) or slots != ceil(load.machines - 1e-9):
+    if not (whole or (last and load.machines > 0)) or slots != max(1, ceil(load.machines - 1e-9)):
         needed = f"a whole number but in the last entry; {slots} slots hold it"
         case.report("load", where, "machines", needed, load.machines)
     one_rps = stage.throughput_rps / slots
