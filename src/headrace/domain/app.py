@@ -5,6 +5,7 @@ from typing import Literal
 
 from headrace.domain.base import (
     LEAST_RATE_RPS,
+    LEGAL_NAME,
     MOST_RATE_RPS,
     RATES,
     Record,
@@ -59,7 +60,7 @@ class Module(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for text in (self.name, self.model):
             if not is_name(text):
-                raise DocumentError(f"module: {text!r} is not a legal name")
+                raise DocumentError(f"module: {text!r} is not a legal name: {LEGAL_NAME}")
         if self.code_us < 0:
             raise DocumentError(f"module {self.name!r}: code_us {self.code_us} is negative")
 
@@ -85,7 +86,7 @@ class App(Record, frozen=True, kw_only=True):
         where = f"app {self.name!r}"
         names = [module.name for module in self.modules]
         if not is_name(self.name):
-            raise DocumentError(f"{where}: not a legal name")
+            raise DocumentError(f"{where}: not a legal name: {LEGAL_NAME}")
         if not 1 <= len(names) <= MODULES_MAX or len(set(names)) != len(names):
             raise DocumentError(
                 f"{where}: needs 1 to {MODULES_MAX} modules, each with its own name; got {names}"

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Names of models, nodes, devices and tensors that become part of a path or URL."""
+LEGAL_NAME = "1 to 128 of the characters A-Z a-z 0-9 . _ -, a letter or digit first"
 
 Version = Annotated[int, Meta(ge=1, le=1 << 53)]
 """Of a model, as clients know it: a whole number, as in Triton's repositories."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import msgspec
 
-from headrace.domain.base import Record, is_name
+from headrace.domain.base import LEGAL_NAME, Record, is_name
 from headrace.domain.errors import DocumentError
 
 WHOLE = Fraction(1)
@@ -61,7 +61,7 @@ class DeviceType(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise DocumentError(f"device type {self.name!r}: not a legal name")
+            raise DocumentError(f"device type {self.name!r}: not a legal name: {LEGAL_NAME}")
         self._check_shares()
         self._check_splits()
         if not LEAST_UTILISATION <= self.max_utilisation <= 1:
@@ -158,7 +158,7 @@ class Node(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise DocumentError(f"node {self.name!r}: not a legal name")
+            raise DocumentError(f"node {self.name!r}: not a legal name: {LEGAL_NAME}")
         if any(number < 1 for number in self.devices.values()):
             raise DocumentError(f"node {self.name!r}: a device count is below 1")
         if self.bandwidth_gbps is not None and not self.bandwidth_gbps >= LEAST_BANDWIDTH_GBPS:

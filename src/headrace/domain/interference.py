@@ -13,7 +13,7 @@ was measured beside others, how much slower it is beside one that uses neither (
 
 from typing import Literal
 
-from headrace.domain.base import Record, is_name
+from headrace.domain.base import LEGAL_NAME, Record, is_name
 from headrace.domain.errors import DocumentError
 from headrace.domain.profile import Provenance
 
@@ -64,7 +64,7 @@ class Interference(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         where = f"interference on {self.device!r}"
         if not is_name(self.device):
-            raise DocumentError(f"{where}: not a legal name of a device type")
+            raise DocumentError(f"{where}: not a legal name of a device type: {LEGAL_NAME}")
         if len(self.features) != len(self.coefficients) or not self.features:
             raise DocumentError(
                 f"{where}: {len(self.coefficients)} coefficients for {len(self.features)} terms"

@@ -10,6 +10,7 @@ import msgspec
 from headrace.domain.app import App
 from headrace.domain.base import (
     LEAST_RATE_RPS,
+    LEGAL_NAME,
     MOST_RATE_RPS,
     RATES,
     Priority,
@@ -113,7 +114,7 @@ class Demand(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
-            raise DocumentError(f"demand: {self.model!r} is not a legal model name")
+            raise DocumentError(f"demand: {self.model!r} is not a legal model name: {LEGAL_NAME}")
         if self.slo_us < 1:
             raise DocumentError(f"demand for {self.model!r}: the slo must be at least 1 us")
         if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:

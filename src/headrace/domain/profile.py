@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headrace.domain.base import Record, is_name
+from headrace.domain.base import LEGAL_NAME, Record, is_name
 from headrace.domain.controls import Control, check_controls
 from headrace.domain.errors import ProfileError
 from headrace.domain.layers import Layer, LayerTimes
@@ -167,7 +167,7 @@ class Profile(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
-            raise ProfileError(f"profile: {self.model!r} is not a legal model name")
+            raise ProfileError(f"profile: {self.model!r} is not a legal model name: {LEGAL_NAME}")
         if not self.blocks or not self.block_times:
             raise ProfileError(f"profile {self.model!r}: has no blocks or no timings")
         for times in self.block_times:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from headrace.domain.base import is_name
+from headrace.domain.base import LEGAL_NAME, is_name
 from headrace.domain.errors import DocumentError
 from headrace.load.client import ConnectionPool, SentRequest
 from headrace.load.options import MAX_CONNECTIONS, LoadError, LoadOptions
@@ -143,7 +143,7 @@ async def drive_load_of_models(
         raise DocumentError("load: nothing to send; raise the rate or the duration")
     for model in models:
         if not is_name(model):
-            raise DocumentError(f"load: {model!r} is not a legal model name")
+            raise DocumentError(f"load: {model!r} is not a legal model name: {LEGAL_NAME}")
     server = server_at(url, options, options.connections)
     try:
         encoders: dict[_Kind, tuple[Encoder, ...]] = {}
@@ -213,7 +213,7 @@ async def _read_served_rates(
         found = {}
         for name in models:
             if not is_name(name):
-                raise LoadError(f"{server.where}: {name!r} is not a legal model name")
+                raise LoadError(f"{server.where}: {name!r} is not a legal model name: {LEGAL_NAME}")
             config = await server.document(f"/v2/models/{name}/config")
             found[name] = ServedRates(
                 planned_rps=decode_rate_rps(config, "planned_rps"),

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.domain.base import is_name
+from headrace.domain.base import LEGAL_NAME, is_name
 from headrace.domain.elements import number_dtype
 from headrace.domain.errors import DocumentError
 from headrace.domain.tensors import TensorSpec
@@ -127,7 +127,7 @@ class ModuleHandle:
 def module(name: str) -> ModuleHandle:
     """A module by its name in the problem file."""
     if not is_name(name):
-        raise DocumentError(f"module: {name!r} is not a legal name")
+        raise DocumentError(f"module: {name!r} is not a legal name: {LEGAL_NAME}")
     return ModuleHandle(name)
 
 
