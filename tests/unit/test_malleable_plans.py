@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.cli import app
+from headrace.commands.offer import explain_left_out, offered_rates, offers_of
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
@@ -77,6 +78,24 @@ def test_the_sum_is_best_when_all_slots_serve_the_quicker_model() -> None:
     plan = planned(problem)
     assert plan.stopped == "optimal"
     assert plan.deployments[0].throughput_rps == pytest.approx(0.0)
+    assert "'m0' gets nothing" in plan.binding
+    assert "the objective max-min, gives it some" in plan.binding
+
+
+def test_a_model_that_a_plan_carries_nothing_of_is_left_out_of_the_load_and_named() -> None:
+    problem = problem_of(on_a("m0"), on_a("m1", blocks=3, seed=5), objective="throughput")
+    offers = offers_of(planned(problem))
+
+    def rates(load_factor: float | None, model: str | None = None) -> dict[str, float]:
+        return offered_rates(
+            offers, rps=None, load_factor=load_factor, model=model, source="poisson"
+        )
+
+    assert list(rates(None)) == list(rates(0.5)) == ["m1"]
+    assert explain_left_out(offers, rates(0.5), None).startswith("offering nothing of m0:")
+    assert explain_left_out(offers, rates(0.5, "m1"), "m1") == ""
+    with pytest.raises(DocumentError, match="carries no requests of m0"):
+        rates(None, "m0")
 
 
 def test_a_stage_that_is_quicker_when_measured_whole_is_used_and_believed() -> None:

@@ -132,7 +132,12 @@ def load(
 
     [dim]headrace load http://127.0.0.1:8000 --model recogniser --find-max[/dim]
     """
-    from headrace.commands.offer import explain_default, offered_arrivals, offered_rates
+    from headrace.commands.offer import (
+        explain_default,
+        explain_left_out,
+        offered_arrivals,
+        offered_rates,
+    )
     from headrace.commands.together import refuse_alone
     from headrace.domain.errors import DocumentError
     from headrace.load.options import ClientTls, LoadOptions
@@ -178,6 +183,8 @@ def load(
     )
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     check_models(options.model_inputs, rates)
+    if left_out := explain_left_out(offers, rates, model):
+        notices.print(left_out, soft_wrap=True)
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), soft_wrap=True)
     schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)

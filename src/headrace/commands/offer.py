@@ -64,8 +64,10 @@ def offered_rates(
 ) -> dict[str, float]:
     """Model -> requests per second; all 0 where a file of arrivals brings its own rate.
 
+    Models of which the plan carries nothing are left out, unless a total rate is shared out.
+
     Raises:
-        DocumentError: two rates, one that is none, or none and none is known.
+        DocumentError: two rates, one that is none, or none and none is known; or no model is left.
         PlanError: there is no such `model`.
     """
     if model is not None:
@@ -89,7 +91,31 @@ def offered_rates(
                 " the highest with --find-max"
             )
         rates[name] = known if load_factor is None else known * load_factor
-    return rates
+    carried = {name: rate_rps for name, rate_rps in rates.items() if rate_rps > 0}
+    if not carried:
+        raise DocumentError(
+            f"the plan carries no requests of {', '.join(rates)}\n"
+            "  try    --rps, to offer some all the same, or a plan with --objective max-min"
+        )
+    return carried
+
+
+def explain_left_out(
+    offers: Mapping[str, Offer], rates_rps: Mapping[str, float], model: str | None
+) -> str:
+    """One line on models that nothing is offered of; empty: there are none such.
+
+    Args:
+        model: the only one that is to have load; None: all are.
+
+    >>> explain_left_out({"a": Offer(), "b": Offer(planned_rps=0.0)}, {"a": 1.0}, model=None)
+    'offering nothing of b: the plan carries no requests of it'
+    """
+    left = [name for name in offers if name not in rates_rps and model is None]
+    if not left:
+        return ""
+    these = "it" if len(left) == 1 else "them"
+    return f"offering nothing of {', '.join(left)}: the plan carries no requests of {these}"
 
 
 def explain_default(offers: Mapping[str, Offer], rates_rps: Mapping[str, float]) -> str:

@@ -176,6 +176,7 @@ def simulate(
     from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import (
         explain_default,
+        explain_left_out,
         offered_arrivals,
         offered_rates,
         offers_of,
@@ -200,6 +201,8 @@ def simulate(
         check_apart(events, *files_behind(document.profiles, plan.parent, profiles))
     offers = offers_of(document)
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    if left_out := explain_left_out(offers, rates, model):
+        notices.print(left_out, soft_wrap=True)
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), soft_wrap=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)

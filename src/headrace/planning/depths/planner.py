@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import OPTIMAL_GAP, Deployment, PlanResult, Slot, Stopped
 from headrace.domain.problem import Demand, Problem
@@ -47,7 +48,7 @@ def plan_malleable(problem: Problem) -> PlanResult:
     claim = Claim(
         bound=bound,
         stopped=_stopped(tables, carried, bound, deadline),
-        binding=_binding(problem, offered, used, _scarce(kinds, carried), tables),
+        binding=_binding(problem, offered, used, carried, _scarce(kinds, carried), tables),
         runtime_s=deadline.spent_s,
     )
     plan = written(problem, slots, _deployments(problem, tables, carried), claim)
@@ -120,6 +121,7 @@ def _binding(
     problem: Problem,
     offered: dict[SlotKind, int],
     used: dict[SlotKind, int],
+    carried: Carried,
     scarce: dict[SlotKind, int],
     tables: Sequence[DepthTable],
 ) -> str:
@@ -129,6 +131,12 @@ def _binding(
         f"those of {kind.device!r} are not: depths that use them hold others too"
         for kind in used
         if kind not in scarce
+    ]
+    parts += [
+        f"{demand.model!r} gets nothing, as requests of others hold slots for less: a rate_rps, or"
+        " the objective max-min, gives it some"
+        for demand, rate_rps in zip(problem.demands, carried.rates_rps, strict=True)
+        if rate_rps < LEAST_RATE_RPS
     ]
     if problem.options.partition == "shisha":
         parts.append("cuts are Shisha's, not the best")
