@@ -1,14 +1,15 @@
 """Whether models that come and go are all there at once: what plans say, and what becomes of it."""
 
 import re
-from itertools import product
+from fractions import Fraction
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.domain.plan import PlanResult
+from headrace.domain.plan import Deployment, PlanResult
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.metrics import run_report
 from headrace.planning import solve
@@ -17,7 +18,7 @@ from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 from headrace.verify import room, verify
 from helpers.layers import with_layers
-from helpers.problems import make_profile, profile_ref
+from helpers.problems import make_profile, profile_ref, profiled_us
 
 MEMORY_BYTES = 100_000_000
 OPEN_US = 180_000
@@ -49,6 +50,13 @@ def problem(megabytes: list[int], rates: list[float], devices: int) -> Problem:
         profile_refs=tuple(map(profile_ref, profiles.values())),
         options=PlanOptions(planner="provisioned", provision="pipeswitch", margin=0.2),
     )
+
+
+def filling(slots: list[float]) -> list[float]:
+    """The rates of models that keep so many slots busy."""
+    profiles = problem([1] * len(slots), [1.0] * len(slots), devices=1).profiles.values()
+    batches_us = [profiled_us(each, "gpu", Fraction(1), 0, 2, 1)[0] for each in profiles]
+    return [1e6 * part / batch_us for part, batch_us in zip(slots, batches_us, strict=True)]
 
 
 def simulated(of: Problem, result: PlanResult, seconds: int = 20) -> tuple[float, float, float]:
@@ -108,6 +116,57 @@ def test_models_that_have_no_room_all_at_once_are_said_to_start_and_rates_that_c
     assert attained > 0.99
 
 
+def test_a_model_that_needs_two_slots_is_refused_where_it_would_leave_another_no_memory() -> None:
+    """It was said to leave all in memory, and in simulation a third of all requests were starts."""
+    asked = filling([1.4, 0.3])
+
+    refusal = solve(problem([60, 60], asked, devices=2)).refusal or ""
+
+    assert "1.4 times what the 2 devices" in refusal
+    assert "'m0' would leave others no memory" in refusal
+    assert "try    3 of them" in refusal
+    of = problem([60, 60], asked, devices=3)
+    loads, stated, attained = simulated(of, solve(of), seconds=2)
+    assert (stated, attained) == (0, 1.0)
+    assert loads < 0.005
+
+
+def test_no_more_is_carried_than_keeps_every_model_in_memory() -> None:
+    of = problem([60, 60], filling([0.7, 0.15]), devices=2)
+
+    plan = solve(of).plan
+
+    assert plan is not None
+    assert [each.throughput_rps for each in plan.deployments] == pytest.approx(
+        filling([1.0, 1.5 / 7])
+    )
+    assert "memory of the slots on gpu, of which 'm0' would take more" in plan.binding
+    assert verify(plan, of.profiles) == []
+
+
+@pytest.mark.parametrize("part", [0.9, 1.2, 1e300], ids=str)
+def test_the_verifier_finds_rates_that_a_model_would_take_the_memory_of_others_for(
+    part: float,
+) -> None:
+    of = problem([60, 60], filling([0.7, 0.15]), devices=2)
+    plan = solve(of).plan
+    assert plan is not None
+
+    def scaled(deployment: Deployment) -> Deployment:
+        rps = deployment.throughput_rps * part
+        (pipeline,) = deployment.pipelines
+        (stage,) = pipeline.stages
+        stages = (replace(stage, throughput_rps=rps),)
+        pipelines = (replace(pipeline, throughput_rps=rps, stages=stages),)
+        return replace(deployment, throughput_rps=rps, pipelines=pipelines)
+
+    other = replace(plan, deployments=tuple(map(scaled, plan.deployments)))
+
+    checks = {each.check for each in verify(other, of.profiles)}
+    assert "throughput" in checks
+    assert ("start" in checks) == (part > 1)  # with a second place for one of them
+
+
 def test_the_verifier_finds_that_models_have_no_room_all_at_once() -> None:
     of = problem([50, 60, 60], [190.0, 4.0, 4.0], devices=2)
     plan = solve(of).plan
@@ -131,7 +190,29 @@ def test_few_models_have_room_exactly_where_some_way_to_place_them_has(seed: int
         )
         for places in product(range(slots), repeat=len(sizes))
     )
-    assert all_have_room(sizes, slots, 100) == room.all_have_room(sizes, slots, 100) == fits
+    models = [(size, 1) for size in sizes]
+    assert all_have_room(models, slots, 100) == room.all_have_room(models, slots, 100) == fits
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_copies_have_room_exactly_where_some_way_to_place_each_on_slots_of_its_own_has(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    slots = int(rng.integers(1, 4))
+    models = [
+        (int(rng.integers(0, 60)), int(rng.integers(1, slots + 1)))
+        for _ in range(int(rng.integers(2, 5)))
+    ]
+    ways = [list(combinations(range(slots), copies)) for _, copies in models]
+    fits = any(
+        all(
+            sum(size for (size, _), on in zip(models, way, strict=True) if slot in on) <= 100
+            for slot in range(slots)
+        )
+        for way in product(*ways)
+    )
+    assert all_have_room(models, slots, 100) == room.all_have_room(models, slots, 100) == fits
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -140,12 +221,13 @@ def test_planner_and_verifier_agree_on_many_models(seed: int) -> None:
     slots = int(rng.integers(4, 9))
     count = int(rng.integers(11, 30))
     sizes = [int(100 * slots * part) for part in rng.dirichlet([4.0] * count) * 0.85]
-    assert all_have_room(sizes, slots, 100) == room.all_have_room(sizes, slots, 100)
+    models = [(size, int(rng.integers(1, 3)) if seed % 2 else 1) for size in sizes]
+    assert all_have_room(models, slots, 100) == room.all_have_room(models, slots, 100)
 
 
 def test_many_models_that_just_fit_in_one_order_are_not_said_to() -> None:
     """All 200 bytes of two slots: 90 + 10 in each place only."""
-    sizes = [90, 90, *[2] * 10]
-    assert not all_have_room(sizes, 2, 100)
-    assert all_have_room(sizes, 3, 100)
-    assert all_have_room([25] * 12, 3, 100)
+    models = [(90, 1), (90, 1), *[(2, 1)] * 10]
+    assert not all_have_room(models, 2, 100)
+    assert all_have_room(models, 3, 100)
+    assert all_have_room([(25, 1)] * 12, 3, 100)

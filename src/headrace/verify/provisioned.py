@@ -10,31 +10,37 @@ slo         the start, and such a batch, keep the model's budget; both take the 
             takes between two batches
 start       what comes over a helper has one: a slot of another device of the same node and type,
             behind another link to host memory
+copies      a model is on as many slots at once as its batches alone, at the rate stated, keep busy
 absent      the part of requests that find their model absent. Each slot keeps room for the largest
-            run; where the rest is found to have room for all models at once (`room`), none is. Else
+            run; where the rest is found to have room for all copies at once (`room`), none is. Else
             random arrivals at rates as stated, or in proportion to weights, and LRU: the time T
             after which an unused model is gone has sum of bytes (1 - exp(-r T)) = what is there,
             absent = exp(-r T) (Che's). There is no more than whole models: as many as fit of each,
-            in the mean by rates or over models, and less than all by at least the smallest
+            in the mean by rates or over models, and less than all by at least the smallest. Copies
+            of a model have even parts of its requests
 carried     rates as stated, or in proportion to weights (over the part that a model is expected to
             carry), times what the slots' time or their links, whichever is scarcer, allow, by
-            medians; a link is shared by the slots of `devices_per_link` devices of a node, by index
+            medians; or what fills all copies of some model, where with one more copy that would
+            not be carried; a link is shared by the slots of `devices_per_link` devices of a node,
+            by index
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, expm1, inf
 
 from headrace.domain.plan import Deployment, Slot, Stage
 from headrace.domain.profile import Profile
-from headrace.verify.case import Case
+from headrace.verify.case import RELATIVE, Case
 from headrace.verify.figures import Throughputs, check_deployments, latency_us
 from headrace.verify.room import all_have_room, held_bytes
 from headrace.verify.starts import Median, check_helper, link_of, median_start
 
 US_PER_S = 1e6
+
+MORE = 1e-8
+"""Relative. So much more than stated is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def check_provisioned(case: Case) -> Throughputs:
             if not 0 < rps < inf:
                 case.report("throughput", model, "throughput (rps)", "a number above 0", rps)
         return Throughputs(pipelines={}, deployments=dict.fromkeys(stated, 0.0))
-    carried = _carried(case, known, _check_absent(case, known))
+    carried = _carried(case, known, stated)
     pipelines = {}
     for planned in case.pipelines:
         rps, where = carried[planned.model], planned.where
@@ -142,10 +148,6 @@ def _check_pool(case: Case, where: str, stage: Stage) -> None:
         case.report("pool", where, what, f"all {len(alike)}", f"without {', '.join(missing)}")
 
 
-def _rates(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
-    return {model: case.proportion_of(case.demands[model]) for model in known}
-
-
 def _slots_of(case: Case, kind: tuple[str, Fraction]) -> int:
     return sum((slot.device, slot.share) == kind for slot in case.plan.slots)
 
@@ -156,35 +158,87 @@ def _links_of(case: Case, kind: tuple[str, Fraction]) -> int:
     return len({link_of(slot, per) for slot in ours})
 
 
-def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
-    rates, absent = _rates(case, known), {}
+def _check_memory(case: Case, kind: tuple[str, Fraction], ours: Mapping[str, _Model]) -> int:
+    """Bytes of each slot for models."""
+    each_slot = int((case.types[kind[0]].memory_bytes or 0) * kind[1])
+    each_slot = max(0, each_slot - max(each.working_bytes for each in ours.values()))
+    what = "bytes that it takes of a slot, beside the largest run on it"
+    for model, each in ours.items():
+        case.limit("memory", model, what, each.size_bytes, each_slot)
+    return each_slot
+
+
+def _carried(
+    case: Case, known: Mapping[str, _Model], stated: Mapping[str, float]
+) -> dict[str, float]:
+    """Model -> requests per second, when all models of its kind of slot get what these allow."""
+    expected: dict[str, float] = {}
+    absent: dict[str, float] = {}
     for kind in {each.kind for each in known.values()}:
-        ours = [model for model, each in known.items() if each.kind == kind]
-        sizes = {model: known[model].size_bytes for model in ours}
-        each_slot = int((case.types[kind[0]].memory_bytes or 0) * kind[1])
-        each_slot -= max(known[model].working_bytes for model in ours)
-        what = "bytes that it takes of a slot, beside the largest run on it"
-        for model in ours:
-            case.limit("memory", model, what, sizes[model], max(0, each_slot))
-        after, slots, memory = inf, _slots_of(case, kind), max(0, each_slot)
-        if not all_have_room(list(sizes.values()), slots, memory):
-            asked = {model: rates[model] for model in ours}
-            after = _gone_after(asked, sizes, held_bytes(asked, sizes, slots, memory))
-        absent.update({model: exp(-rates[model] * after) if after < inf else 0.0 for model in ours})
+        ours = {model: each for model, each in known.items() if each.kind == kind}
+        rates = {model: case.proportion_of(case.demands[model]) for model in ours}
+        memory = _check_memory(case, kind, ours)
+        factor = sum(stated[model] for model in ours) / sum(rates.values())
+        copies = _copies(case, kind, ours, rates, factor)
+        there = _absent(ours, rates, copies, _slots_of(case, kind), memory)
+        allowed = 1 / _busiest(case, kind, ours, rates, there)
+        more = _copies(case, kind, ours, rates, factor * (1 + MORE))
+        if more != copies and factor < allowed:
+            then = _absent(ours, rates, more, _slots_of(case, kind), memory)
+            if factor * _busiest(case, kind, ours, rates, then) >= 1:
+                allowed = factor
+        absent.update(there)
+        expected.update({model: rate * allowed for model, rate in rates.items()})
     for deployment in case.plan.deployments:
         what = "part of its requests that find it absent"
-        stated = deployment.cold_share
-        case.expect("start", deployment.model, what, absent[deployment.model],
-                    -1.0 if stated is None else stated)  # fmt: skip
-    return absent
+        claimed = -1.0 if deployment.cold_share is None else deployment.cold_share
+        case.expect("start", deployment.model, what, absent[deployment.model], claimed)
+    return expected
 
 
-def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: float) -> float:
-    """T, by Newton's method from below: the sum grows ever more slowly."""
-    at = 0.0
+def _copies(
+    case: Case,
+    kind: tuple[str, Fraction],
+    ours: Mapping[str, _Model],
+    rates: Mapping[str, float],
+    factor: float,
+) -> dict[str, int]:
+    """Of each model: on so many slots at once, as its batches alone fill more than one fewer."""
+    there_us = US_PER_S * case.types[kind[0]].max_utilisation
+    full = {m: factor * rates[m] * each.batch_us / there_us for m, each in ours.items()}
+    others = max(0, _slots_of(case, kind) - 1)
+    return {m: 1 + int(min(others, busy - RELATIVE * busy)) for m, busy in full.items()}
+
+
+def _absent(
+    ours: Mapping[str, _Model],
+    rates: Mapping[str, float],
+    copies: Mapping[str, int],
+    slots: int,
+    memory: int,
+) -> dict[str, float]:
+    """Model -> the part of its requests, of which each copy has an even part."""
+    sizes = [(each.size_bytes, copies[model]) for model, each in ours.items()]
+    if all_have_room(sizes, slots, memory):
+        return dict.fromkeys(ours, 0.0)
+    of_copy = {model: rates[model] / copies[model] for model in ours}
+    there = held_bytes([rates[model] for model in ours], sizes, slots, memory)
+    all_bytes = [size * count for size, count in sizes]
+    after = _gone_after(list(of_copy.values()), all_bytes, there)
+    return {model: exp(-rate * after) for model, rate in of_copy.items()}
+
+
+def _gone_after(rates: Sequence[float], sizes: Sequence[int], memory: float) -> float:
+    """T, by Newton's method from below: the sum grows ever more slowly.
+
+    Args:
+        rates: of one copy of each model.
+        sizes: of all its copies, bytes.
+    """
+    at, both = 0.0, list(zip(rates, sizes, strict=True))
     for _ in range(1_000):
-        held = sum(-size * expm1(-rates[model] * at) for model, size in sizes.items())
-        slope = sum(size * rates[model] * exp(-rates[model] * at) for model, size in sizes.items())
+        held = sum(-size * expm1(-rate * at) for rate, size in both)
+        slope = sum(size * rate * exp(-rate * at) for rate, size in both)
         step = (memory - held) / slope
         at += step
         if step <= 1e-15 * at:
@@ -192,25 +246,24 @@ def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: fl
     return at
 
 
-def _carried(
-    case: Case, known: Mapping[str, _Model], absent: Mapping[str, float]
-) -> dict[str, float]:
-    """Model -> requests per second, when all models of its kind of slot get what these allow."""
-    rates = _rates(case, known)
-    runs_us: dict[tuple[str, Fraction], float] = defaultdict(float)
-    copies_us: dict[tuple[str, Fraction], float] = defaultdict(float)
-    for model, each in known.items():
-        beside = case.types[each.kind[0]].copy_stream
+def _busiest(
+    case: Case,
+    kind: tuple[str, Fraction],
+    ours: Mapping[str, _Model],
+    rates: Mapping[str, float],
+    absent: Mapping[str, float],
+) -> float:
+    """What requests at these rates take of the slots' time or of their links', whichever is
+    scarcer."""
+    beside = case.types[kind[0]].copy_stream
+    runs_us = copies_us = 0.0
+    for model, each in ours.items():
         start_us = each.start.exec_us if beside else each.start.alone_us
         mean_us = absent[model] * start_us + (1 - absent[model]) * each.batch_us
-        runs_us[each.kind] += rates[model] * mean_us
+        runs_us += rates[model] * mean_us
         if beside:
             links = 2 if each.helped else 1
-            copies_us[each.kind] += rates[model] * absent[model] * each.start.load_us * links
-    times = {}
-    for kind, needed_us in runs_us.items():
-        there_us = US_PER_S * case.types[kind[0]].max_utilisation
-        slots, links = _slots_of(case, kind), _links_of(case, kind)
-        busiest_us = max(needed_us / slots, copies_us[kind] / links) if slots else inf
-        times[kind] = there_us / busiest_us
-    return {model: rates[model] * times[each.kind] for model, each in known.items()}
+            copies_us += rates[model] * absent[model] * each.start.load_us * links
+    slots, links = _slots_of(case, kind), _links_of(case, kind)
+    busiest_us = max(runs_us / slots, copies_us / links) if slots else inf
+    return busiest_us / (US_PER_S * case.types[kind[0]].max_utilisation)

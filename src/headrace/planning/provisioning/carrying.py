@@ -7,17 +7,29 @@ the weights need of the devices.
 with absent_i as for LRU and random arrivals (`residents`), which the dispatcher's own eviction is
 meant to improve on, and times by medians. Where a device has no copy stream, a start takes it
 whole.
+
+A model is on as many slots at once as its batches alone keep busy,
+
+    copies_i = ceil(f r_i batch_i / max_utilisation)               f of the rates carried,
+
+and as copies take memory, absent_i grows with f. The largest f is looked for that keeps both
+limits, by halving: what is carried with more copies is with fewer.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.provisioning.placing import Placed
 from headrace.planning.provisioning.residents import absent_on_slots
 
 US_PER_S = 1e6
+
+SAME = 1e-9
+"""Relative. A slot is full of a model only beyond this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +42,13 @@ class Carried:
     absent: tuple[float, ...]
     """Of each model, the part of requests."""
     need: float
-    """Of the slots' time, or of their links', by rates as the weights; at most 1 where they carry
-    them."""
-
-    @property
-    def total_us(self) -> float:
-        """What requests take alone, times their weights."""
-        return sum(
-            weight_of(each.demand)
-            * (part * each.residency.start_us + (1 - part) * each.batch_us[1])
-            for each, part in zip(self.placed, self.absent, strict=True)
-        )
+    """What rates as the weights are of those carried; at most 1 where they are carried."""
+    filling: tuple[str, ...]
+    """Models of which no more is carried, although there is time: they fill their slots, and on one
+    more each would take the memory of others. Empty: time is what is short."""
+    total_us: float
+    """What requests take alone, times their weights: at stated rates where these are carried, else
+    at those that are."""
 
 
 def weight_of(demand: Demand) -> float:
@@ -56,25 +64,97 @@ def carried(problem: Problem, placed: Sequence[Placed], devices: int | None = No
     """
     device, share = placed[0].device, placed[0].share
     kind = problem.cluster.device_type(device)
-    slots = (problem.cluster.count(device) if devices is None else devices) * int(1 / share)
     room = int((kind.memory_bytes or 0) * share)
-    memory = max(0, room - max(each.working_bytes for each in placed))
-    weights = [weight_of(each.demand) for each in placed]
-    sizes = [each.held_bytes for each in placed]
-    absent = absent_on_slots(weights, sizes, slots, memory).tolist()
-    exec_us = copy_us = 0.0
-    for weight, each, part in zip(weights, placed, absent, strict=True):
-        exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
-        copy_us += weight * part * each.load_us * each.links
-    links = _link_count(problem, device, devices)
-    part = max(exec_us / slots, copy_us / max(1, links))
+    load = _Load(
+        placed=placed,
+        slots=(problem.cluster.count(device) if devices is None else devices) * int(1 / share),
+        slot_bytes=max(0, room - max(each.working_bytes for each in placed)),
+        links=max(1, _link_count(problem, device, devices)),
+        there_us=US_PER_S * kind.max_utilisation,
+    )
+    factor = load.most_carried()
+    stated = all(each.demand.rate_rps is not None for each in placed)
+    here, more = load.copies_at(factor), load.copies_at(factor * (1 + 4 * SAME))
     return Carried(
         device=device,
         share=share,
         placed=tuple(placed),
-        absent=tuple(absent),
-        need=part / US_PER_S / kind.max_utilisation,
+        absent=tuple(load.absent_at(factor)),
+        need=1 / factor,
+        filling=tuple(
+            each.demand.model
+            for each, some, others in zip(placed, here, more, strict=True)
+            if some < others and factor * load.need_at(factor) < 1 - SAME
+        ),
+        total_us=load.total_us(min(factor, 1.0) if stated else factor),
     )
+
+
+class _Load:
+    """Models on slots, by factors of their rates (or weights)."""
+
+    def __init__(
+        self, *, placed: Sequence[Placed], slots: int, slot_bytes: int, links: int, there_us: float
+    ) -> None:
+        self._placed, self._slots, self._links = placed, slots, links
+        self._slot_bytes, self._there_us = slot_bytes, there_us
+        self._weights = [weight_of(each.demand) for each in placed]
+        self._slots_busy = [
+            weight * each.batch_us[0] / there_us
+            for weight, each in zip(self._weights, placed, strict=True)
+        ]
+        """By batches of each model alone."""
+        self._absent: dict[tuple[int, ...], list[float]] = {}
+
+    def most_carried(self) -> float:
+        """The largest factor that is found to be carried, and none just above it is."""
+        # Requests of models that are there, or that are not, whichever takes less.
+        least_us = sum(
+            weight * max(1, min(each.exec_us, each.batch_us[0]))
+            for weight, each in zip(self._weights, self._placed, strict=True)
+        )
+        most = self._slots * self._there_us / least_us
+        ends = {
+            full / busy
+            for busy in self._slots_busy
+            for full in range(1, ceil(min(self._slots, most * busy)))
+        }
+        rising = [*sorted(end for end in ends if end < most), most]
+        first = bisect_left(rising[:-1], 1.0, key=lambda end: end * self.need_at(end))
+        return max(rising[first - 1] if first else 0.0, 1 / self.need_at(rising[first]))
+
+    def copies_at(self, factor: float) -> tuple[int, ...]:
+        """Of each model."""
+        return tuple(
+            min(self._slots, max(1, ceil(factor * busy * (1 - SAME)))) for busy in self._slots_busy
+        )
+
+    def absent_at(self, factor: float) -> list[float]:
+        copies = self.copies_at(factor)
+        if copies not in self._absent:
+            sizes = [each.held_bytes for each in self._placed]
+            absent = absent_on_slots(self._weights, sizes, copies, self._slots, self._slot_bytes)
+            self._absent[copies] = absent.tolist()
+        return self._absent[copies]
+
+    def total_us(self, factor: float) -> float:
+        """Of requests alone, times their weights."""
+        return sum(
+            weight * (part * each.residency.start_us + (1 - part) * each.batch_us[1])
+            for weight, each, part in zip(
+                self._weights, self._placed, self.absent_at(factor), strict=True
+            )
+        )
+
+    def need_at(self, factor: float) -> float:
+        """Of the time, for a factor of 1, with as many copies as this one takes."""
+        exec_us = copy_us = 0.0
+        for weight, each, part in zip(
+            self._weights, self._placed, self.absent_at(factor), strict=True
+        ):
+            exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
+            copy_us += weight * part * each.load_us * each.links
+        return max(exec_us / self._slots, copy_us / self._links) / self._there_us
 
 
 def _link_count(problem: Problem, device: str, devices: int | None) -> int:

@@ -15,10 +15,10 @@ from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.provisioning.carrying import Carried, devices_enough, weight_of
+from headrace.planning.provisioning.carrying import devices_enough, weight_of
 from headrace.planning.provisioning.placing import Placed
 from headrace.planning.provisioning.planners import NEED_HELPER
-from headrace.planning.provisioning.refusal import refuse_rates
+from headrace.planning.provisioning.short import binding, refuse_rates
 from headrace.planning.provisioning.types_of_models import OnTypes, on_types
 
 DEFAULT = "exact"
@@ -137,10 +137,8 @@ def _planned(problem: Problem, planner: str, found: OnTypes, deadline: Deadline)
     scarce = max(found.carried, key=lambda on: on.need)
     idle = "" if found.devices else _idle(problem, found)
     if rated and scarce.need > 1:
-        cold, enough = _cold_share([scarce]), devices_enough(problem, scarce.placed)
-        return _refused(
-            refuse_rates(problem, scarce.device, scarce.need, cold, enough, idle), deadline
-        )
+        enough = devices_enough(problem, scarce.placed)
+        return _refused(refuse_rates(problem, scarce, enough, idle), deadline)
     slots = tuple(_slots(problem, planner, found))
     placed = {each.demand.model: each for on in found.carried for each in on.placed}
     deployments = tuple(
@@ -156,7 +154,7 @@ def _planned(problem: Problem, planner: str, found: OnTypes, deadline: Deadline)
     claim = Claim(
         bound=None,
         stopped="heuristic",
-        binding=_binding(found, idle),
+        binding=binding(found.carried, idle),
         runtime_s=deadline.spent_s,
     )
     plan = written(problem, slots, deployments, claim)
@@ -169,25 +167,6 @@ def _idle(problem: Problem, found: OnTypes) -> str:
     counts = {kind.name: problem.cluster.count(kind.name) for kind in problem.cluster.device_types}
     left = sorted(name for name, count in counts.items() if count and name not in used)
     return ", ".join(f"{counts[name]} {name}" for name in left)
-
-
-def _binding(found: OnTypes, idle: str) -> str:
-    kinds = ", ".join(on.device for on in found.carried)
-    return (
-        f"time of the slots on {kinds}, or of their links: {_cold_share(found.carried):.1%} of"
-        " requests are expected to be starts, were the model that is unused for longest to leave"
-        f"{f'; idle: {idle}' if idle else ''}"
-    )
-
-
-def _cold_share(carried: Sequence[Carried]) -> float:
-    """Of all requests, those that find their model absent."""
-    parts = [
-        (weight_of(each.demand), part)
-        for on in carried
-        for each, part in zip(on.placed, on.absent, strict=True)
-    ]
-    return sum(weight * part for weight, part in parts) / sum(weight for weight, _ in parts)
 
 
 def _slots(problem: Problem, planner: str, found: OnTypes) -> Iterator[Slot]:

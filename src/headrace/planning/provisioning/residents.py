@@ -1,11 +1,12 @@
 """How often a model is found absent, of more models than memory.
 
-Where all models have room at once, each whole on one slot, none is: the dispatcher brings each to
-where there is room, and none has to leave. That is only said where it is found that they have, and
-the dispatcher, which takes models in the order in which they are asked for, finds how as well. Of
-few models that is every way to place them. Of many, each goes to the first slot with room for it,
-the smallest first, which is the hardest order; or the largest first, and a second one of the
-largest has room, too.
+Where all models have room at once, none is: the dispatcher brings each to where there is room, and
+none has to leave. A model that is asked for more than a slot has time for has to be on several: it
+counts as so many copies, no two on one slot, each with an even part of its requests. Room is only
+said where it is found that they have it, and the dispatcher, which takes models in the order in
+which they are asked for, finds how as well. Of few copies that is every way to place them. Of many,
+each goes to the first slot with room for it, the smallest first, which is the hardest order; or the
+largest first, and a second one of the largest has room, too.
 
 Elsewhere requests of model i come at random, r_i of them in a unit of time; memory holds C bytes,
 and the model that was unused for longest leaves. Then there is a time T after which an unused model
@@ -22,11 +23,12 @@ models are there, at least the smallest is not:
 
     C = min(slots x mean of floor(M / bytes_i) bytes_i, sum of bytes_i - min of bytes_i)
 
-A model is thought to be on one slot at a time. One that is asked for more than a slot carries is on
-several, which takes memory from others: that is not counted.
+That a model with time left on its slots is brought to a further one, because requests come together
+or because others on these slots take the time, is not counted.
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -34,64 +36,86 @@ import numpy.typing as npt
 HALVINGS = 200
 
 EVERY_WAY_MAX = 10
-"""So many models are placed in every way."""
+"""So many copies are placed in every way."""
+
+Copies = tuple[int, int]
+"""Of one model: (bytes of each, how many)."""
 
 
 def absent_on_slots(
-    rates: Sequence[float], sizes_bytes: Sequence[int], slots: int, slot_bytes: int
+    rates: Sequence[float],
+    sizes_bytes: Sequence[int],
+    copies: Sequence[int],
+    slots: int,
+    slot_bytes: int,
 ) -> npt.NDArray[np.float64]:
     """Shape (models,): the part of each one's requests that find it absent on all slots.
 
     Args:
         rates: above 0, in any unit.
+        copies: of each model, the slots that it has to be on at once.
         slot_bytes: of each slot, for models.
 
-    >>> absent_on_slots([1.0, 1.0], [6, 4], 1, 10).tolist()
+    >>> absent_on_slots([1.0, 1.0], [6, 4], [1, 1], 1, 10).tolist()
     [0.0, 0.0]
-    >>> absent_on_slots([1.0, 1.0], [6, 6], 1, 10).round(6).tolist()
+    >>> absent_on_slots([1.0, 1.0], [6, 6], [1, 1], 1, 10).round(6).tolist()
     [0.5, 0.5]
     """
-    if all_have_room(sizes_bytes, slots, slot_bytes):
+    if all_have_room(list(zip(sizes_bytes, copies, strict=True)), slots, slot_bytes):
         return np.zeros(len(rates))
-    usable = usable_bytes(rates, sizes_bytes, slots, slot_bytes)
-    return absent_shares(rates, sizes_bytes, usable)
+    counts = np.asarray(copies)
+    of_each = np.repeat(np.asarray(rates) / counts, counts).tolist()
+    sizes = np.repeat(np.asarray(sizes_bytes), counts).tolist()
+    absent = absent_shares(of_each, sizes, usable_bytes(of_each, sizes, slots, slot_bytes))
+    of_first: npt.NDArray[np.float64] = absent[np.cumsum(counts) - counts]
+    return of_first
 
 
-def all_have_room(sizes_bytes: Sequence[int], slots: int, slot_bytes: int) -> bool:
+def all_have_room(models: Sequence[Copies], slots: int, slot_bytes: int) -> bool:
     """Whether all are there at once, as far as is found.
 
-    >>> all_have_room([6, 6, 4, 4], 2, 10), all_have_room([5, 6, 6], 2, 10)
+    >>> all_have_room([(6, 2), (4, 2)], 2, 10), all_have_room([(5, 1), (6, 2)], 2, 10)
     (True, False)
     """
-    falling = sorted(filter(None, sizes_bytes), reverse=True)
-    if sum(falling) > slots * slot_bytes:
+    falling = sorted((each for each in models if each[0]), reverse=True)
+    if sum(size * copies for size, copies in falling) > slots * slot_bytes:
         return False
-    if len(falling) <= EVERY_WAY_MAX:
-        return _some_way(falling, (slot_bytes,) * min(slots, len(falling)))
-    spare = [falling[0], *falling]
+    count = sum(copies for _, copies in falling)
+    if count <= EVERY_WAY_MAX:
+        return _some_way(falling, [slot_bytes] * min(slots, count))
+    spare = [(falling[0][0], 1), *falling]
     return any(_first_fit(order, slots, slot_bytes) for order in (falling[::-1], spare))
 
 
-def _first_fit(sizes: Sequence[int], slots: int, slot_bytes: int) -> bool:
-    free = [slot_bytes] * min(slots, len(sizes))
-    for size in sizes:
-        slot = next((slot for slot, left in enumerate(free) if size <= left), None)
-        if slot is None:
+def _first_fit(models: Sequence[Copies], slots: int, slot_bytes: int) -> bool:
+    free = [slot_bytes] * min(slots, sum(copies for _, copies in models))
+    for size, copies in models:
+        fitting = [slot for slot, left in enumerate(free) if size <= left]
+        if len(fitting) < copies:
             return False
-        free[slot] -= size
+        for slot in fitting[:copies]:
+            free[slot] -= size
     return True
 
 
-def _some_way(sizes: Sequence[int], free: tuple[int, ...]) -> bool:
-    """Each on the fullest slot first; those with as much left are one choice."""
-    if not sizes:
+def _some_way(models: Sequence[Copies], free: Sequence[int]) -> bool:
+    """Each on the fullest slots first; those with as much left are one choice.
+
+    Args:
+        free: of each slot, rising.
+    """
+    if not models:
         return True
-    size, *others = sizes
-    for left in sorted(set(free)):
-        if size <= left:
-            slot = free.index(left)
-            if _some_way(others, (*free[:slot], left - size, *free[slot + 1 :])):
-                return True
+    (size, copies), *others = models
+    tried = set()
+    for chosen in combinations(range(len(free)), copies):
+        there = tuple(free[slot] for slot in chosen)
+        if there in tried or there[0] < size:
+            continue
+        tried.add(there)
+        left = sorted(each - size * (slot in chosen) for slot, each in enumerate(free))
+        if _some_way(others, left):
+            return True
     return False
 
 
