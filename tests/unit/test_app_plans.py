@@ -45,6 +45,16 @@ def test_every_planner_makes_a_plan_that_verifies(planner: str) -> None:
     assert verify(plan, problem.profiles) == []
 
 
+def test_a_refusal_says_that_the_longest_path_s_code_is_off_every_path() -> None:
+    problem = make_app_problem(slo_ms=5.0)
+    by_load = replace(problem.options, bill="fraction")
+
+    refusal = solve(replace(problem, options=by_load)).refusal or ""
+
+    assert "no plan meets the SLO" in refusal
+    assert "on every path, what the longest takes of gateway and app's code" in refusal
+
+
 def test_a_module_that_is_hardly_ever_called_has_a_plan_that_verifies() -> None:
     """A billionth of a machine is one that one slot holds."""
     problem = make_app_problem(rate_rps=1e-6, slo_ms=86_400_000.0)

@@ -58,6 +58,7 @@ def test_no_devices_are_named_for_an_slo_below_the_fastest_batches() -> None:
     said = refusal_of(make_chain_problem(slo_ms=24, gpus=12, rate_rps=150))
 
     assert "app 'app': no plan meets the SLO" in said
+    assert "on every path, what the longest takes of gateway and app's code" in said
     assert "under `cluster.nodes`" not in said
 
 

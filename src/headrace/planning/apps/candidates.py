@@ -172,6 +172,10 @@ def app_case(problem: Problem, app: App) -> AppCase:
     )
 
 
+OFF_EVERY_PATH = "less margin and, on every path, what the longest takes of gateway and app's code"
+"""What budgets are of an SLO, in words."""
+
+
 def overhead_us(app: App, profiles: Mapping[str, Profile]) -> int:
     """What a request takes besides its modules: the longest path of the app's own code and of the
     gateway, which passes the calls of a module one after the other."""

@@ -10,7 +10,7 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, assemble_apps
-from headrace.planning.apps.candidates import AppCase, app_case, overhead_us
+from headrace.planning.apps.candidates import OFF_EVERY_PATH, AppCase, app_case, overhead_us
 from headrace.planning.apps.exact.fronts import module_front
 from headrace.planning.apps.exhaustive import AppTooLargeError
 from headrace.planning.apps.order import path_us
@@ -160,7 +160,7 @@ def _too_slow(problem: Problem, app: App, case: AppCase, planner: str) -> str:
     return (
         f"app {case.name!r}: no plan meets the SLO\n"
         f"  needs     {needs}, of which {slowest[1].name!r} {of_which}\n"
-        f"  has       {has} (SLO less margin, gateway and the app's code)\n"
+        f"  has       {has} (SLO {OFF_EVERY_PATH})\n"
         f"  try       an SLO of {ms_enough(whole_us)} ms"
     )
 
@@ -178,7 +178,7 @@ def _found_nothing(problem: Problem, app: App, case: AppCase, planner: str) -> s
     return (
         f"app {case.name!r}: {planner} finds no plan in the SLO\n"
         f"  needs     {'more' if budget_us is None else needs}\n"
-        f"  has       {has} (SLO less margin, gateway and the app's code)\n"
+        f"  has       {has} (SLO {OFF_EVERY_PATH})\n"
         f"  try       {advice}"
     )
 

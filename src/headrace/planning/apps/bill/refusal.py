@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log10
 
 from headrace.domain.problem import Problem
-from headrace.planning.apps.candidates import AppCase
+from headrace.planning.apps.candidates import OFF_EVERY_PATH, AppCase
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.enough import (
@@ -82,6 +82,7 @@ class Refusal:
         advice = [f"{devices} under `cluster.nodes`"] if devices else []
         advice.append(slos or "a longer SLO")
         limit = problem.options.max_tenants
+        budgets = f" ({OFF_EVERY_PATH})" if slow else ""
         turns = f", at most {limit} modules on one (max_tenants)" if limit else ""
         if limit and not slow:
             advice.append("a larger max_tenants")
@@ -93,7 +94,7 @@ class Refusal:
             f"{head}\n"
             f"  {'needs ' if self.certain or not needs else 'enough'}    "
             f"{' or '.join(needs) or 'more devices, or longer SLOs'}\n"
-            f"  has       {_of_each(stock)}{turns}, {slos_text(problem, slow or every)}\n"
+            f"  has       {_of_each(stock)}{turns}, {slos_text(problem, slow or every)}{budgets}\n"
             f"  try       {_either(advice)}"
         )
 
