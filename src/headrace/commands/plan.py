@@ -137,7 +137,7 @@ TimeLimitSOption = Annotated[
     float | None,
     typer.Option(
         help="Stop after so many seconds with the best plan so far, and its gap. Simulating plans"
-        " of apps may take as long again."
+        " of apps may take as long again; on whole devices, where turns are late, thrice as long."
     ),
 ]
 ExplainOption = Annotated[

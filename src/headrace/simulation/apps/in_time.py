@@ -5,10 +5,12 @@ times makes these calls at once: where requests are rare, they wait for each oth
 keeps every worst case may answer no request in time. So a plan is simulated with requests at equal
 gaps before it is written. Where it is late, plans with more and more room are tried, as for other
 arrivals (`headroom`); where none helps, the refusal names an SLO that was tried (decision 0088).
+Where modules that take turns are late, plans with devices of their own are tried first (`apart`).
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -18,6 +20,7 @@ from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline, OutOfTime
+from headrace.simulation.apps.apart import in_proportion, may_take_turns, on_own_devices
 from headrace.simulation.apps.headroom import (
     EVEN_ROOMS,
     SEED,
@@ -59,10 +62,12 @@ def plan_in_time(
     *,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The planner's plan if it is in time, else the cheapest of those with room that is.
+    """The planner's plan if it is in time, else the cheapest that is of those with room, and with
+    devices of their own.
 
     Args:
-        planning: any planner of apps; it and what follows take twice the time limit at most.
+        planning: any planner of apps; it and plans with room take twice the time limit at most,
+            and those with devices of their own as long again.
 
     Returns:
         The plan; its `runtime_s` is all of the time that this took.
@@ -79,22 +84,75 @@ def plan_in_time(
 def _planned(
     problem: Problem, planning: Planning, limit: Deadline, on_progress: Callable[[str], None]
 ) -> Plan:
+    """
+    Raises:
+        InfeasibleError: see `plan_in_time`.
+    """
+    found = _first(problem, planning, on_progress)
+    if found.in_time is not None:
+        return found.in_time
+    apart = _apart(problem, planning, found.result, on_progress)
+    if found.result.plan is None:
+        if apart is not None:
+            return apart
+        raise InfeasibleError(_refused(problem, found.result, limit, on_progress))
+    try:
+        with_room = _with_room(problem, limit, on_progress)
+    except OutOfTime:
+        if apart is not None:
+            return apart
+        raise InfeasibleError(_out_of_time(problem, found.share)) from None
+    in_time = [plan for plan in (with_room, apart) if plan is not None]
+    if not in_time:
+        raise InfeasibleError(_late(problem, found.share, limit, on_progress))
+    return min(in_time, key=lambda plan: plan.objective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _First:
+    """What the planner answers, without room."""
+
+    result: PlanResult
+    share: float
+    """In time / arrived; 0 without a plan."""
+
+    @property
+    def in_time(self) -> Plan | None:
+        return self.result.plan if self.share >= ATTAINMENT else None
+
+
+def _first(problem: Problem, planning: Planning, on_progress: Callable[[str], None]) -> _First:
     result = planning(problem)
     if result.plan is None:
-        raise InfeasibleError(_refused(problem, result, limit, on_progress))
+        return _First(result=result, share=0.0)
     on_progress("simulating")
-    share = even_attainment(result.plan, problem.profiles)
-    if share >= ATTAINMENT:
-        return result.plan
-    left_s = min(limit.left_s, problem.options.time_limit_s)
-    options = replace(problem.options, time_limit_s=max(LEAST_S, left_s))
-    try:
-        found = _with_room(replace(problem, options=options), on_progress)
-    except OutOfTime:
-        raise InfeasibleError(_out_of_time(problem, share)) from None
-    if found is None:
-        raise InfeasibleError(_late(problem, share, limit, on_progress))
-    return found
+    return _First(result=result, share=even_attainment(result.plan, problem.profiles))
+
+
+def _apart(
+    problem: Problem,
+    planning: Planning,
+    result: PlanResult,
+    on_progress: Callable[[str], None],
+) -> Plan | None:
+    """A plan in time whose modules have devices of their own; None: there is none, none was found
+    in time, or they have them anyhow.
+
+    Args:
+        result: of the problem, not in time.
+    """
+    if not may_take_turns(problem) or result.stopped == "infeasible":
+        return None
+    limit = Deadline(2 * problem.options.time_limit_s)
+    by_load = in_proportion(problem)
+    found = _first(by_load, planning, on_progress)
+    plan = found.in_time
+    if plan is None and found.result.plan is not None:
+        try:
+            plan = _with_room(by_load, limit, on_progress)
+        except OutOfTime:
+            return None
+    return None if plan is None else on_own_devices(plan, result.plan)
 
 
 def even_attainment(plan: Plan, profiles: Mapping[str, Profile]) -> float:
@@ -102,12 +160,19 @@ def even_attainment(plan: Plan, profiles: Mapping[str, Profile]) -> float:
     return attained(plan, profiles, "uniform", SEED, requests=REQUESTS)
 
 
-def _with_room(problem: Problem, on_progress: Callable[[str], None]) -> Plan | None:
+def _with_room(
+    problem: Problem, limit: Deadline, on_progress: Callable[[str], None]
+) -> Plan | None:
     """Plans are not made to keep worst cases besides: that requests are in time says more.
 
+    Args:
+        limit: besides the problem's own.
+
     Raises:
-        OutOfTime: the limit passed before all room was tried.
+        OutOfTime: time was out before all room was tried.
     """
+    limit_s = max(LEAST_S, min(limit.left_s, problem.options.time_limit_s))
+    problem = replace(problem, options=replace(problem.options, time_limit_s=limit_s))
 
     def planning(options: PlanOptions) -> Plan | None:
         return solve(replace(problem, options=options), advise=False).plan
