@@ -285,3 +285,22 @@ def test_what_only_a_run_can_tell_is_refused_by_name(
     model = TorchModel(content_of(kind, attributes, inputs), None)
     with pytest.raises(ModelError, match=f"operator {kind} "):
         model.run(model.outputs, {"i0": inputs[0]})
+
+
+def test_a_tensor_that_does_not_fit_is_told_by_the_name_of_its_node() -> None:
+    """As ONNX Runtime does: that of an output with room says what to do (`onnx_rooms`)."""
+    told = "more of y than --max-output says"
+    tensor = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "whole"], ["y"], name=told)],
+        "test",
+        [tensor],
+        [output],
+        [numpy_helper.from_array(whole(1, 3), "whole")],
+    )
+    opset = helper.make_opsetid("", 17)
+    model = TorchModel(helper.make_model(graph, opset_imports=[opset]).SerializeToString(), None)
+
+    with pytest.raises(RuntimeError, match=f"Reshape '{told}': shape .* invalid for input of size"):
+        model.run(["y"], {"x": real(5)})

@@ -33,9 +33,14 @@ class Attributes:
             raise self.refused(f"with {name}={value!r}")
         return value
 
+    @property
+    def name(self) -> str:
+        """The node's, or what it writes."""
+        return str(self.node.name or self.node.output[0])
+
     def refused(self, what: str) -> ModelError:
         return ModelError(
-            f"operator {self.node.op_type} ({self.node.name or self.node.output[0]!r}) {what}"
+            f"operator {self.node.op_type} ({self.name!r}) {what}"
             " cannot be translated to PyTorch exactly; install onnxruntime-gpu for this model, or"
             " serve it on a CPU"
         )

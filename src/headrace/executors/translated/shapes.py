@@ -15,7 +15,11 @@ def _reshape(at: Attributes) -> Function:
         wanted = ints(shape)
         if not keep_zero:
             wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
-        return x.reshape(wanted)
+        try:
+            return x.reshape(wanted)
+        except RuntimeError as error:
+            # As ONNX Runtime says it: a name may tell what to do (`onnx_rooms`).
+            raise RuntimeError(f"Reshape {at.name!r}: {error}") from error
 
     return reshape
 
