@@ -174,6 +174,28 @@ def test_who_names_the_batch_of_one_input_names_that_of_others_that_call_it_alik
     assert [spec.batch_axis for spec in profile.outputs] == [2, 1, 1]
 
 
+@pytest.mark.parametrize("state", [(1, "N", 4), (2, "N", "M"), (1, "N", "M")])
+def test_an_input_has_its_batch_where_it_calls_a_dimension_as_the_batch_of_another(
+    tmp_path: Path, state: Sequence[int | str]
+) -> None:
+    node = helper.make_node("Add", ["x", "state"], ["y"])
+    inputs: list[Declared] = [("x", FLOAT, ["N", 4]), ("state", FLOAT, state)]
+    graph = load_graph(saved(model([node], inputs, ["y"]), tmp_path / "m.onnx"))
+
+    assert [tensor.batch_axis for tensor in graph.inputs] == [0, 1]
+
+
+@pytest.mark.parametrize("state", [("N", "N", 4), (1, "M", 4), (1, "N", "N")])
+def test_what_is_called_otherwise_or_twice_is_not_taken_for_the_batch(
+    tmp_path: Path, state: Sequence[int | str]
+) -> None:
+    node = helper.make_node("Add", ["x", "state"], ["y"])
+    inputs: list[Declared] = [("x", FLOAT, ["N", 4]), ("state", FLOAT, state)]
+    graph = load_graph(saved(model([node], inputs, ["y"]), tmp_path / "m.onnx"))
+
+    assert [tensor.batch_axis for tensor in graph.inputs] == [0, 0]
+
+
 @pytest.mark.parametrize("batch", ["N", 1])
 def test_a_length_that_all_inputs_share_is_not_proposed_for_the_batch(
     tmp_path: Path, batch: str | int

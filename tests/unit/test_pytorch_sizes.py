@@ -107,3 +107,25 @@ def test_a_size_that_is_the_product_of_two_others_is_served_where_it_is(tmp_path
     assert batch_first(graph, inputs(8), served, batched=False).nodes
     with pytest.raises(ModelError, match="was exported for inputs with"):
         batch_first(graph, inputs(9), served, batched=False)
+
+
+@pytest.mark.parametrize("time_first", [True, False])
+def test_inputs_have_their_batch_where_they_share_its_symbol(
+    tmp_path: Path, time_first: bool
+) -> None:
+    """PyTorch's own layout: `x` [T, N, 4] or [N, T, 4], and a state [1, N, 4] in both."""
+
+    class Recurrent(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, state: Any) -> Any:
+            return x.mean(0 if time_first else 1) + state[0]
+
+    batch = torch.export.Dim("batch", min=1, max=64)
+    x, at = ((7, 3, 4), 1) if time_first else ((3, 7, 4), 0)
+    given = torch.zeros(x), torch.zeros(1, 3, 4)
+    free = {at: batch}, {1: batch}
+    exported = torch.export.export(Recurrent().eval(), given, dynamic_shapes=free)
+    torch.export.save(exported, tmp_path / "m.pt2")
+    graph = load_graph(tmp_path / "m.pt2")
+
+    assert [tensor.batch_axis for tensor in graph.inputs] == [at, 1]
+    assert [tensor.item_dims for tensor in graph.inputs] == [(7, 4), (1, 4)]

@@ -173,8 +173,7 @@ def load_graph(
     named = batch_axes or {}
     constants = initialisers.keys() | {node.writes[0] for node in sparse}
     values = [value for value in graph.input if value.name not in constants]
-    called = _called(values, named)
-    inputs = tuple(_open_tensor(path, value, named, called) for value in values)
+    inputs = _open_tensors(path, values, named)
     if not inputs:
         raise ModelError(f"{path}: the model has no input, so there is nothing to serve")
     header = onnx.ModelProto()
@@ -298,6 +297,22 @@ def no_tensor(path: Path, output: str) -> str:
     return (
         f"{path}: output {output!r} is a list or a map, which cannot be served; export a tensor"
         " instead: options={'zipmap': False} of skl2onnx, zipmap=False of onnxmltools"
+    )
+
+
+def _open_tensors(
+    path: Path, values: Sequence[Any], named: Mapping[str, int | None]
+) -> tuple[OpenTensor, ...]:
+    """Where one input has its batch, others have what is called alike, behind a first dimension of
+    1: a recurrent model's `x ['N', 'T', 4]` and `state [1, 'N', 3]`."""
+    called = _called(values, named)
+    inputs = tuple(_open_tensor(path, value, named, called) for value in values)
+    found = called or {tensor.batch_symbol for tensor in inputs if tensor.batch is None} - {""}
+    if len(found) != 1:
+        return inputs
+    return tuple(
+        _open_tensor(path, value, named, frozenset(found)) if tensor.batch == 1 else tensor
+        for value, tensor in zip(values, inputs, strict=True)
     )
 
 

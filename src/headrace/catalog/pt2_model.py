@@ -167,7 +167,10 @@ def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
     if dtype is None:
         raise NotServedError(f"input {name[:50]!r} of {unserved_type(meta.dtype)}")
     wanted = [_wanted(build, size) for size in meta.sizes]
-    dims = [size.least if size.fixed else f"dim{position}" for position, size in enumerate(wanted)]
+    dims = [
+        size.least if size.fixed else _dim_name(build, meta, position)
+        for position, size in enumerate(wanted)
+    ]
     info = onnx.helper.make_tensor_value_info(name, elem_type(dtype), dims)
     build.model.graph.input.append(info)
     _add_node(
@@ -180,6 +183,12 @@ def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
         factors=[size.factor for size in wanted],
         offsets=[size.offset for size in wanted],
     )
+
+
+def _dim_name(build: _Build, meta: TensorMeta, position: int) -> str:
+    """By its place in the first input that has its symbol: alike in all."""
+    _, first = build.symbols.get(meta.sizes[position]["as_expr"]["expr_str"], ("", position))
+    return f"dim{first}"
 
 
 @dataclass(frozen=True, slots=True)
