@@ -1,5 +1,6 @@
 """Archives of PyTorch that nobody's `torch.export.save` wrote: refused, and nothing of them run."""
 
+import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -63,12 +64,30 @@ def test_the_sample_inputs_of_an_honest_export_are_no_code(tmp_path: Path) -> No
     assert load_graph(write_archive(tmp_path / "honest.pt2", entries)).format == "torch"
 
 
+def test_the_parts_of_a_tensor_without_a_storage_of_its_type_are_no_code(tmp_path: Path) -> None:
+    """As torch.save writes an example of uint16."""
+    entries = chain_archive()
+    names = (
+        b"torch._utils\n_rebuild_tensor_v3",
+        b"torch.storage\nUntypedStorage",
+        b"torch\nuint16",
+    )
+    pickled = b"\x80\x02" + b"".join(b"c" + name + b"\n" for name in names) + b"."
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+    entries["data/sample_inputs/model.pt"] = memory.getvalue()
+    assert load_graph(write_archive(tmp_path / "honest.pt2", entries)).format == "torch"
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [
         (10, "weights 'w0' of complex64, which is not served; keep real and imaginary parts"),
         (28, "weights 'w0' of uint16, which is not served; use int32"),
-        (29, "weights 'w0' of element type 29, which is not served"),
+        (30, "weights 'w0' of float8_e5m2, which is not served; use float16"),
+        (34, "weights 'w0' of uint32, which is not served; use int64"),
+        (99, "weights 'w0' of element type 99, which is not served"),
     ],
 )
 def test_element_types_that_are_not_served_are_named(

@@ -41,8 +41,8 @@ _KNOWN = re.compile(
     r"|archive_(format|version)$"
 )
 _TENSOR_PARTS = re.compile(
-    r"torch\._utils _rebuild_(tensor_v2|parameter)|torch\._tensor _rebuild_from_type_v2"
-    r"|torch Tensor|collections OrderedDict"
+    r"torch\._utils _rebuild_(tensor_v[23]|parameter)|torch\._tensor _rebuild_from_type_v2"
+    r"|torch Tensor|torch\.storage UntypedStorage|collections OrderedDict"
     r"|torch (\w+Storage|Size|device|u?int\d+|b?float\d+|bool)"
 )
 _NAMING_OPCODES = ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")

@@ -51,7 +51,26 @@ DTYPES = {
     13: "bfloat16",
 }
 """The schema's numbers of element types that can be served."""
-_OTHER_DTYPES = {9: "complex32", 10: "complex64", 11: "complex128", 28: "uint16"}
+_OTHER_DTYPES = {
+    9: "complex32",
+    10: "complex64",
+    11: "complex128",
+    28: "uint16",
+    29: "float8_e4m3fn",
+    30: "float8_e5m2",
+    31: "float8_e4m3fnuz",
+    32: "float8_e5m2fnuz",
+    33: "float8_e8m0fnu",
+    34: "uint32",
+    35: "uint64",
+}
+_INSTEAD = {
+    "complex": "keep real and imaginary parts as real numbers (torch.view_as_real)",
+    "uint16": "use int32",
+    "uint": "use int64",
+    "float8": "use float16",
+}
+"""Of types whose names begin so, the first that fits."""
 _MEMORY_FORMATS = {
     1: "contiguous_format",
     2: "channels_last",
@@ -141,10 +160,8 @@ def unserved_type(number: Any) -> str:
     'uint16, which is not served; use int32'
     """
     name = _OTHER_DTYPES.get(number, f"element type {str(number)[:20]}")
-    other = {"uint16": "; use int32"}.get(name, "")
-    if name.startswith("complex"):
-        other = "; keep real and imaginary parts as real numbers (torch.view_as_real)"
-    return f"{name}, which is not served{other}"
+    instead = next((f"; {do}" for kind, do in _INSTEAD.items() if name.startswith(kind)), "")
+    return f"{name}, which is not served{instead}"
 
 
 def check_trained(arguments: Iterable[tuple[str, dict[str, Any]]]) -> None:
