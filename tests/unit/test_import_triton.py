@@ -215,6 +215,16 @@ DISAGREEING = {
     "another shape": (onnx_config("plus", "17"), "[-1, 17], the model takes float32 [-1, 16]"),
     "another type": (onnx_config("plus", "16").replace("FP32", "INT64"), "is int64"),
     "another input": (onnx_config("plus", "16").replace('"x"', '"w"'), "are not the model's"),
+    "another type of an output": (
+        onnx_config("plus", "16").replace('"y" data_type: TYPE_FP32', '"y" data_type: TYPE_INT32'),
+        "output 'y' is int32 [-1, 16], the model gives float32 [-1, 16]",
+    ),
+    "another shape of an output": (
+        onnx_config("plus", "16").replace(
+            '"y" data_type: TYPE_FP32 dims: [ 16', '"y" data_type: TYPE_FP32 dims: [ 7'
+        ),
+        "output 'y' is float32 [-1, 7], the model gives float32 [-1, 16]",
+    ),
     "another output": (onnx_config("plus", "16").replace('"y"', '"w"'), "output 'w' is not in"),
     "reshaped": (
         onnx_config("plus", "16").replace(
@@ -234,6 +244,21 @@ def test_a_configuration_that_is_not_the_models_is_refused(repository: Path, why
 
     assert code != 0
     assert sentence in said
+
+
+def test_what_a_models_file_does_not_state_of_its_output_is_taken_as_configured(
+    repository: Path,
+) -> None:
+    model = add_one_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    config = onnx_config("plus", "16").replace(
+        '"y" data_type: TYPE_FP32 dims: [ 16', '"y" data_type: TYPE_FP32 dims: [ -1'
+    )
+    add_model(repository, "plus", model, config)
+
+    code, _, said = run(repository, "--slo-ms", "50")
+
+    assert code == 0, said
 
 
 def test_without_an_objective_the_option_is_named(repository: Path) -> None:

@@ -88,6 +88,8 @@ class OnnxGraph:
     stated: Mapping[str, Any]
     """Of tensors inside, what the file states of them (ValueInfoProto): how ONNX Runtime fuses
     operators, and so where it rounds, depends on it."""
+    stated_outputs: Mapping[str, Any] = field(default_factory=dict)
+    """The same of the file's outputs."""
     max_string_bytes: int = MAX_STRING_BYTES
     """Of one string that enters or leaves."""
     batched: bool = True
@@ -192,6 +194,7 @@ def load_graph(
         static=static_names(path, nodes, initialisers, {tensor.name for tensor in inputs}),
         header=header,
         stated={value.name: value for value in graph.value_info},
+        stated_outputs={value.name: value for value in graph.output},
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.onnx_graph import OpenTensor, load_graph
+from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor, load_graph
+from headrace.catalog.onnx_types import dtype_name
 from headrace.catalog.triton.config import DEFAULT_FILE, ConfigTensor, TritonConfig, read_config
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
@@ -110,6 +111,7 @@ def _model(folder: Path, name: str) -> TritonModel:
         )
     if missing := [t.name for t in config.outputs if t.name not in graph.outputs]:
         raise DocumentError(f"{config_path}: output {missing[0]!a} is not in the model")
+    _check_outputs(config_path, config, graph)
     if config.outputs and hidden:
         shown = ", ".join(map(ascii, hidden))
         not_carried.append(f"output: the model's others are served as well: {shown}")
@@ -185,17 +187,48 @@ def _check_inputs(path: Path, config: TritonConfig, tensors: Sequence[OpenTensor
             f" ({', '.join(map(ascii, model))})"
         )
     for name, tensor in model.items():
-        whole = _whole(tensor)
-        wanted = given[name].dims if not config.max_batch else (-1, *given[name].dims)
-        alike = len(whole) == len(wanted) and all(
-            want in (-1, has) or has is None for want, has in zip(wanted, whole, strict=True)
+        where = f"{path}: input {name!a}"
+        _require_alike(where, config, given[name], "takes", tensor.dtype, _whole(tensor))
+
+
+def _check_outputs(path: Path, config: TritonConfig, graph: OnnxGraph) -> None:
+    """Whether model and configuration mean the same outputs, as far as its file states them."""
+    for tensor in config.outputs:
+        kind = graph.stated_outputs[tensor.name].type.tensor_type
+        dims = tuple(dim.dim_value or None for dim in kind.shape.dim)
+        where = f"{path}: output {tensor.name!a}"
+        dtype = dtype_name(kind.elem_type) or tensor.dtype
+        _require_alike(
+            where, config, tensor, "gives", dtype, dims if kind.HasField("shape") else None
         )
-        if given[name].dtype != tensor.dtype or not alike:
-            shown = [-1 if dim is None else dim for dim in whole]
-            raise DocumentError(
-                f"{path}: input {name!a} is {given[name].dtype} {list(wanted)}, the model takes"
-                f" {tensor.dtype} {shown}"
-            )
+
+
+def _require_alike(
+    where: str,
+    config: TritonConfig,
+    given: ConfigTensor,
+    verb: str,
+    dtype: str,
+    dims: Sequence[int | None] | None,
+) -> None:
+    """
+    Args:
+        given: as the configuration has it.
+        dims: in the model, None where any; None: it does not say.
+
+    Raises:
+        DocumentError: the model's tensor is another.
+    """
+    wanted = ((-1,) if config.max_batch else ()) + given.dims
+    has = wanted if dims is None else dims
+    alike = len(has) == len(wanted) and all(
+        want in (-1, dim) or dim is None for want, dim in zip(wanted, has, strict=True)
+    )
+    if given.dtype != dtype or not alike:
+        shown = [-1 if dim is None else dim for dim in has]
+        raise DocumentError(
+            f"{where} is {given.dtype} {list(wanted)}, the model {verb} {dtype} {shown}"
+        )
 
 
 def _whole(tensor: OpenTensor) -> tuple[int | None, ...]:
