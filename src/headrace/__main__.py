@@ -1,6 +1,6 @@
 """`python -m headrace`: the program where its script is not on the path."""
 
-from headrace.cli import main
+from headrace.cli import program
 
 if __name__ == "__main__":
-    main()
+    program()

@@ -88,8 +88,18 @@ def headrace(
     """
 
 
+def program() -> None:
+    """As `main`; a command that runs models of others does so in a process of its own."""
+    if sys.argv[1:2] == ["profile"]:
+        from headrace.commands.guarded import guarded
+
+        guarded(main)
+    else:
+        main()
+
+
 def main() -> None:
-    """Run the program; every failure becomes one message and an exit code.
+    """Run the program in this process; every failure becomes one message and an exit code.
 
     Typer itself maps Ctrl-C to 130 and is quiet when the reader of a pipe goes away.
     """
@@ -160,4 +170,4 @@ def _report_bug(error: Exception) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program()
