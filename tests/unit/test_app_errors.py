@@ -83,6 +83,28 @@ def test_errors_that_one_line_of_a_library_raises_are_told_apart_by_the_apps_own
     assert len(places) == len(mistakes)
 
 
+def test_outputs_that_are_not_as_declared_are_told_apart() -> None:
+    """Of two that the same line finds to be wrong, each has its traceback in the log."""
+    specs = [TensorSpec(name=name, dtype="float32", item_shape=(2,)) for name in "ab"]
+
+    async def body() -> dict[str, object]:
+        return {}
+
+    function = AppFunction("app", (), tuple(specs), body)
+    results = [{"a": [1.0], "b": [1.0, 2.0]}, {"a": [1.0, 2.0], "b": [1.0]}]
+    log, ids = ErrorLog(LOGGER, lambda: 0.0), []
+    for result in (*results, *results):
+        with pytest.raises(ValueError, match="declares") as raised:
+            checked_outputs(function, result)
+        kind, where, trace = described(raised.value)
+        assert kind == "ValueError"
+        assert trace.count("Traceback") == 1
+        ids.append(log.note("app", kind, where, trace))
+
+    assert ids[:2] == ids[2:]
+    assert ids[0] != ids[1]
+
+
 def test_the_file_of_a_function_is_known_however_it_was_made() -> None:
     async def body(size: int) -> dict[str, object]:
         return {}

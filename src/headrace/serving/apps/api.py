@@ -200,18 +200,34 @@ def app(
     return make
 
 
+class WrongOutputError(ValueError):
+    """An output is not what the app declares; what it is instead, its cause says."""
+
+    def __init__(self, output: str, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.output = output
+        self.cause = cause
+
+
 def checked_outputs(function: AppFunction, result: object) -> tuple[NDArray[Any], ...]:
     """The function's result as arrays in the order of its outputs; "bytes" as objects.
 
     Raises:
-        TypeError, ValueError: it is not what the app declares.
+        TypeError, ValueError: it is no mapping of the declared outputs.
+        WrongOutputError: an output is not what the app declares.
     """
     if not isinstance(result, Mapping):
         raise TypeError(f"app {function.name!r} returned {type(result).__name__}, not a mapping")
     names = [spec.name for spec in function.outputs]
     if sorted(result) != sorted(names):
         raise ValueError(f"app {function.name!r} returned {sorted(result)}, declares {names}")
-    return tuple(_output(spec, result[spec.name]) for spec in function.outputs)
+    arrays = []
+    for spec in function.outputs:
+        try:
+            arrays.append(_output(spec, result[spec.name]))
+        except Exception as error:  # an array of the app's own class raises what it likes
+            raise WrongOutputError(spec.name, error) from error
+    return tuple(arrays)
 
 
 def fits(spec: TensorSpec, array: NDArray[Any]) -> bool:

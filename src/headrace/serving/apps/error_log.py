@@ -2,7 +2,8 @@
 
 An input that breaks a function can be sent a thousand times a second. What tells errors apart is
 the app, the type, the line that raised, and the line of the app's own that led there, since many
-mistakes are found by the same line of a library: these are bounded by code, not by clients.
+mistakes are found by the same line of a library; of an output that is not as declared, which one.
+These are bounded by code, not by clients.
 Clients get an error's id, under which its traceback is found; it is the same for all occurrences.
 """
 
@@ -12,6 +13,8 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+
+from headrace.serving.apps.api import WrongOutputError
 
 AGAIN_S = 10.0
 """At least so long between two lines on one error."""
@@ -68,6 +71,9 @@ def described(error: BaseException, own: Collection[str] = ()) -> tuple[str, str
     Args:
         own: the files of the app's functions.
     """
+    if isinstance(error, WrongOutputError):
+        kind, where, trace = described(error.cause, own)
+        return kind, f"{where}, output {error.output!r}", trace
     places = [
         (f.filename, f"{f.filename}:{f.lineno}") for f in traceback.extract_tb(error.__traceback__)
     ]
