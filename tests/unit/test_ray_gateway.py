@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from headrace.on_ray import held, serving
+from headrace.on_ray import agents, held, serving
+from headrace.on_ray.agents import AgentActor
 from headrace.on_ray.held import HeldProcess
 from headrace.on_ray.serving import ServedOnRay
 
@@ -204,6 +205,18 @@ def test_a_second_signal_leaves_whatever_is_waited_for(
     assert left.result(PATIENCE_S) == 128 + signal.SIGTERM
     assert gateway.heard == [signal.SIGTERM]
     answers.set()
+
+
+def test_an_actor_whose_agent_is_stopped_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked may have left by then, and Ray's head, which ends what nobody has, be away."""
+    order: list[str] = []
+    ray = SimpleNamespace(actor=SimpleNamespace(exit_actor=lambda: order.append("actor")))
+    monkeypatch.setattr(agents, "importlib", SimpleNamespace(import_module=lambda _: ray))
+    actor = AgentActor.__new__(AgentActor)
+    stopping: Any = SimpleNamespace(stop=lambda _: order.append("agent"))
+    actor._held = stopping
+    actor.stop()
+    assert order == ["agent", "actor"]
 
 
 def test_a_bug_in_the_watch_over_nodes_ends_the_gateway_and_is_raised(

@@ -63,7 +63,10 @@ class AgentActor:
             return 0, str(error)
 
     def stop(self) -> None:
+        """End the agent, and this actor with it: whoever asked may have gone since, and Ray's head,
+        which would end it then, be away."""
         self._held.stop(STOP_S)
+        importlib.import_module("ray").actor.exit_actor()
 
 
 def _facts(address: str, agents: int) -> tuple[str, list[int], list[int]]:
