@@ -24,7 +24,8 @@ turns       an entry on a slot with duty cycle D (decision 0044) is one batch in
             b / D on each slot, takes d / D of it, and ends within D + d. One that *follows* has its
             turn behind those of all modules that its own waits for, in the same cycle and the
             order of the slot's tenants, and ends within what lies between the last of these and
-            its own end; they and it must carry all of their modules' load there. Turns are taken
+            its own end; they and it must carry all of their modules' load there, and have no
+            machine that takes some of it elsewhere. Turns are taken
             as long as d and the gateway's part (where it has the same cores), over
             max_utilisation, and before a module's first turn lies what its app's code and the
             gateway take. All of them sum to at most D. A module's turns are on one slot and stand

@@ -159,9 +159,14 @@ def _check_follows(
 
 
 def _check_carries_all(case: Case, slot: Slot, app: App, module: str, turns: list[_Turn]) -> None:
-    """All of a module's calls must be made in this round, or some come too late to be followed."""
+    """All of a module's calls must be made in this round, or some come too late to be followed.
+
+    Its machines elsewhere take calls though the turn could carry all: what waits for them is made
+    at any time.
+    """
     own = {turn.pipeline for turn in turns if (turn.app, turn.module) == (app.name, module)}
     carried = 0.0
+    elsewhere: list[str] = []
     for deployment in case.plan.deployments:
         if (deployment.app, deployment.module) == (app.name, module):
             carried = sum(
@@ -169,6 +174,10 @@ def _check_carries_all(case: Case, slot: Slot, app: App, module: str, turns: lis
                 for p in deployment.pipelines
                 if p.name in own
             )
+            elsewhere = [p.name for p in deployment.pipelines if p.name not in own]
+    if elsewhere:
+        what = f"entries beside its turns on slot {slot.name}, where calls are followed"
+        case.report("duty", f"{app.name}.{module}", what, "none", ", ".join(elsewhere))
     needed = app.module_rate_rps(module)
     if not at_most(needed, carried * (1 + 1e-6)):
         what = f"load (rps) of {app.name}/{module} on slot {slot.name}, which others follow"
