@@ -480,28 +480,3 @@ def test_an_slo_that_only_full_machines_keep_is_explained_in_finite_figures() ->
     told = page.getvalue()
     assert "only devices that are taken as full keep its SLO" in " ".join(told.split())
     assert "inf" not in told
-
-
-def test_a_turn_of_a_pipeline_without_stages_is_found_and_no_crash() -> None:
-    problem = make_app_problem(rate_rps=20)
-    plan = planned(problem)
-    first, *others = plan.deployments
-    bare = replace(first, pipelines=tuple(replace(p, stages=()) for p in first.pipelines))
-
-    violations = verify(replace(plan, deployments=(bare, *others)), problem.profiles)
-
-    assert "blocks" in {found.check for found in violations}
-
-
-def test_a_turn_on_a_slot_that_is_not_there_is_found_and_no_crash() -> None:
-    problem = make_app_problem(rate_rps=20)
-    plan = planned(problem)
-    first, *others = plan.deployments
-    (stage,) = first.pipelines[0].stages
-    missing = replace(stage, pool=("s9", *stage.pool))
-    turn = replace(first.pipelines[0], stages=(missing,))
-    broken = replace(first, pipelines=(turn, *first.pipelines[1:]))
-
-    violations = verify(replace(plan, deployments=(broken, *others)), problem.profiles)
-
-    assert {"pool", "duty"} <= {found.check for found in violations}

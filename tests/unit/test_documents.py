@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import stat
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,7 +23,6 @@ from headrace.catalog.documents import (
 from headrace.catalog.schemas import document_schema
 from headrace.catalog.source import read_bounded
 from headrace.catalog.unexecuted import UNEXECUTED
-from headrace.domain.base import LEGAL_NAME
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError, ProfileError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
@@ -181,15 +179,6 @@ def test_a_bad_problem_is_refused_with_file_place_and_reason(folder: Path, case:
     assert message.startswith("problem.yaml")
     for words in edit.says:
         assert words in message
-
-
-@pytest.mark.parametrize(("legal", "other"), [("gpu: ", "gpü: "), ("name: rack", "name: räck")])
-def test_a_name_that_is_not_legal_is_refused_with_what_would_be(
-    folder: Path, legal: str, other: str
-) -> None:
-    assert LEGAL_NAME in refusal(folder, PROBLEM.replace(legal, other, 1))
-    with pytest.raises(ProfileError, match=re.escape(LEGAL_NAME)):
-        make_profile("modèle")
 
 
 def test_two_entries_for_one_model_are_refused(folder: Path) -> None:
