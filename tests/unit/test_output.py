@@ -49,6 +49,7 @@ def test_an_agent_says_where_it_waits_as_the_gateway_names_it(
 
     monkeypatch.setattr("headrace.serving.workers.remote.agent.run_agent", ready)
     monkeypatch.setattr("headrace.serving.workers.descriptors.raise_descriptor_limit", lambda: None)
+    monkeypatch.setattr("headrace.serving.server_log.log_to_stderr", lambda: None)
     secret = tmp_path / "secret"
     secret.write_text("abcdefghijklmnopqrstuvwxyz0123456789")
     secret.chmod(0o600)

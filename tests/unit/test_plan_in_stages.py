@@ -19,6 +19,7 @@ from headrace.planning.together.cheapest import Cheapest
 from headrace.planning.together.cuts import ways_to_cut
 from headrace.planning.together.steps import Costs
 from headrace.verify import verify
+from helpers.lengthy import with_lengthy
 from helpers.problems import make_profile
 from helpers.together import SHARES, cluster_of, together_problem
 
@@ -105,7 +106,7 @@ def test_a_model_that_no_device_holds_is_cut_for_max_min_too() -> None:
     assert "models whole where a part runs them, else in up to 3 stages" in plan.binding
 
 
-@pytest.mark.parametrize("objective", ["least-cost", "max-min"])
+@pytest.mark.parametrize("objective", with_lengthy(["least-cost", "max-min"], lengthy=["max-min"]))
 def test_a_refusal_names_what_is_carried_in_stages(
     objective: Objective, monkeypatch: pytest.MonkeyPatch
 ) -> None:

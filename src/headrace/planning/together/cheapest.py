@@ -45,6 +45,9 @@ LEAST_S = 0.05
 ADVICE_S, ADVICE_PART = 1.0, 0.25
 """For the rates that a refusal names: a part of the time left, and so many seconds at least."""
 
+QUESTION_S = 1.0
+"""For each of the rates that are tried for it: what is close to the largest may take minutes."""
+
 CHOICES_MAX = 200_000
 """Numbers of devices of each type that are looked at for what whole devices cost."""
 
@@ -143,7 +146,7 @@ class Cheapest:
     def _carries(self, advice: Deadline, part: float) -> bool:
         """Whether devices are found that carry this part of all rates."""
         less = times_as_much(self._problem, part)
-        limit = Deadline(max(LEAST_S, advice.left_s / 4))
+        limit = Deadline(min(QUESTION_S, max(LEAST_S, advice.left_s / 4)))
         return less is not None and Cheapest(less, limit).any().found.devices is not None
 
     # -- which models are cut ---------------------------------------------------------------------
