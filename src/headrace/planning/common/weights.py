@@ -102,8 +102,8 @@ class Weights(NamedTuple):
         return [self.together([tenant]) for tenant in alike.values()]
 
     def apart(self, tenants: Iterable[int]) -> list[int]:
-        """Bytes of some of these tenants, no two of which need the same block, the largest first:
-        wherever two of them are, there is room for both."""
+        """Bytes of some of these tenants, no two of which need the same block, the largest first: a
+        device that holds several of them holds the sum."""
         found, taken = list[int](), set[int]()
         for tenant in sorted(tenants, key=lambda tenant: -self.together([tenant])):
             if taken.isdisjoint(self._pieces(tenant)):

@@ -169,7 +169,10 @@ def searched(
         if degrees < devices.levels:
             few = devices_of(problem, times, prices, degrees=degrees)
             limit = Deadline(part * deadline.left_s)
-            found, chosen, looked_at = _planned(problem, load, few, times, prices, limit, degrees)
+            tries = _tries(problem, load, few, limit)
+            found, chosen, looked_at = _planned(
+                problem, load, few, times, prices, limit, tries, degrees
+            )
             if chosen is None:
                 continue
             settled = _with_bound(problem, found, silent)
@@ -215,14 +218,14 @@ def _searched(
     deadline: Deadline,
 ) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices; `bounding` are those that the bound is taken of."""
-    most_tenants, tries = _tries(problem, load, devices, deadline)
+    tries = most_tenants, numbers_tried = _tries(problem, load, devices, deadline)
     bound = None
-    if tries[0] < most_tenants:
+    if numbers_tried[0] < most_tenants:
         whole = with_fields(load, tenants_max=most_tenants)
         bound = _bound_of_all(problem, whole, bounding, deadline)
         if bound == NOTHING_CARRIES:
-            return NO_PLAN, None, tries[0]
-    found, chosen, looked_at = _planned(problem, load, devices, times, prices, deadline)
+            return NO_PLAN, None, numbers_tried[0]
+    found, chosen, looked_at = _planned(problem, load, devices, times, prices, deadline, tries)
     if looked_at < most_tenants:
         if found.chosen is None:
             return with_fields(found, proven=False), None, looked_at
@@ -273,13 +276,14 @@ def _planned(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
+    tries: tuple[int, Sequence[int]],
     degrees: int | None = None,
 ) -> tuple[PartsFound, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices, with so many degrees of loudness; what is proven is of
-    them."""
-    most_tenants, tries = _tries(problem, load, devices, deadline)
+    them. `tries`: `_tries` of them."""
+    most_tenants, numbers_tried = tries
     found = NOTHING
-    for tenants_max in tries:
+    for tenants_max in numbers_tried:
         load = with_fields(load, tenants_max=tenants_max)
         found = _best(problem, load, devices, most_tenants, deadline)
         if found.chosen is not None:
