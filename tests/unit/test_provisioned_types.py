@@ -1,5 +1,7 @@
 """Models that come and go, where a cluster has devices of several types."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -11,6 +13,9 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.provisioning.carrying import carried
+from headrace.planning.provisioning.types_of_models import on_types
 from headrace.verify import verify
 from helpers.layers import with_layers
 from helpers.lengthy import with_lengthy
@@ -106,6 +111,21 @@ def test_devices_that_no_model_is_on_are_named() -> None:
     refusal = solve(problem(EIGHT_AND_ONE, alike(), rate_rps=100_000.0)).refusal or ""
     assert "8 devices of type 'g'" in refusal
     assert "; idle: 1 h\n" in refusal
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_devices_that_a_refusal_names_are_enough_and_the_fewest_for_these_starts(
+    seed: int,
+) -> None:
+    of = problem({"g": 2}, unlike(seed, {"g": 2}, 6), rate_rps=150.0 * 3**seed)
+    found = on_types(of, "exact", Deadline(10))
+    assert not isinstance(found, str)
+    placed = found.carried[0].placed
+    fewest = next(n for n in count(1) if carried(of, placed, n).need <= 1)
+
+    assert fewest > 2
+    assert f"try    {fewest} of them" in (solve(of).refusal or "")
+    assert planned(on_others(of, {"g": fewest})).deployments
 
 
 @pytest.mark.parametrize("devices", [EIGHT, EIGHT_AND_ONE, {"g": 1, "h": 8}], ids=str)

@@ -62,22 +62,13 @@ def carried(problem: Problem, placed: Sequence[Placed], devices: int | None = No
         placed: at least one, all on one type and share.
         devices: so many; None: all that the cluster has. More than it has are thought to be alike.
     """
-    device, share = placed[0].device, placed[0].share
-    kind = problem.cluster.device_type(device)
-    room = int((kind.memory_bytes or 0) * share)
-    load = _Load(
-        placed=placed,
-        slots=(problem.cluster.count(device) if devices is None else devices) * int(1 / share),
-        slot_bytes=max(0, room - max(each.working_bytes for each in placed)),
-        links=max(1, _link_count(problem, device, devices)),
-        there_us=US_PER_S * kind.max_utilisation,
-    )
+    load = _load(problem, placed, devices)
     factor = load.most_carried()
     stated = all(each.demand.rate_rps is not None for each in placed)
     here, more = load.copies_at(factor), load.copies_at(factor * (1 + 4 * SAME))
     return Carried(
-        device=device,
-        share=share,
+        device=placed[0].device,
+        share=placed[0].share,
         placed=tuple(placed),
         absent=tuple(load.absent_at(factor)),
         need=1 / factor,
@@ -157,6 +148,20 @@ class _Load:
         return max(exec_us / self._slots, copy_us / self._links) / self._there_us
 
 
+def _load(problem: Problem, placed: Sequence[Placed], devices: int | None) -> _Load:
+    """On so many devices; None: on all that the cluster has."""
+    device, share = placed[0].device, placed[0].share
+    kind = problem.cluster.device_type(device)
+    room = int((kind.memory_bytes or 0) * share)
+    return _Load(
+        placed=placed,
+        slots=(problem.cluster.count(device) if devices is None else devices) * int(1 / share),
+        slot_bytes=max(0, room - max(each.working_bytes for each in placed)),
+        links=max(1, _link_count(problem, device, devices)),
+        there_us=US_PER_S * kind.max_utilisation,
+    )
+
+
 def _link_count(problem: Problem, device: str, devices: int | None) -> int:
     """Of so many devices; None: of all."""
     per = problem.cluster.device_type(device).devices_per_link
@@ -175,9 +180,19 @@ def _on_nodes(problem: Problem, device: str, devices: int) -> list[int]:
 
 
 def devices_enough(problem: Problem, placed: Sequence[Placed]) -> int:
-    """Devices that carry the stated rates, and that help each other where starts need that."""
-    devices = 1
-    while not _help_enough(problem, placed, devices) or carried(problem, placed, devices).need > 1:
+    """Devices that carry the stated rates, and that help each other where starts need that.
+
+    As many copies of each model on more devices are no more absent, so that more carry no less.
+    """
+
+    def carry(devices: int) -> bool:
+        return _load(problem, placed, devices).need_at(1.0) <= 1
+
+    most = 1
+    while not carry(most):
+        most *= 2
+    devices = bisect_left(range(most), True, lo=most // 2 + 1, key=carry)
+    while not _help_enough(problem, placed, devices):
         devices += 1
     return devices
 
