@@ -16,6 +16,9 @@ from headrace.planning.provisioning.planners import PLANNERS
 from headrace.planning.provisioning.rough import Rough, over_one, over_two
 from headrace.starts import HOST, PRIMARY, Chain, timeline, transfers
 
+pytestmark = pytest.mark.xdist_group("starts")
+"""Their walks take 15 s to compile: by one process of several, once."""
+
 MODES = [(grouped, helper) for grouped in (False, True) for helper in (False, True)]
 
 
