@@ -258,14 +258,36 @@ def cheapest_by_trying(
         shared = [group for group in grouping if len(group) > 1]
         if any(len(group) > tenants_max or not fit(group) for group in shared):
             continue
-        options = [list(all_rounds(cases, group)) for group in shared]
+        alone = {key: (0.0, 0, 0) for group in grouping if len(group) == 1 for key in group}
+        beside = machines_at_least(cases, stacks, alone)
+        options = [
+            [
+                (price + machines_at_least(cases, stacks, turned), price, turned)
+                for price, turned in all_rounds(cases, group)
+                if price < best
+            ]
+            for group in shared
+        ]
         for rounds in itertools.product(*options):
-            spent = sum(price for price, _ in rounds)
-            if spent >= best:
+            if beside + sum(least for least, _, _ in rounds) >= best:  # whatever the budgets
                 continue
-            turns = {key: turn for _, turned in rounds for key, turn in turned.items()}
+            spent = sum(price for _, price, _ in rounds)
+            turns = {key: turn for *_, turned in rounds for key, turn in turned.items()}
             best = min(best, spent + machines_beside(cases, stacks, turns, best - spent))
     return best
+
+
+def machines_at_least(
+    cases: Sequence[AppCase],
+    stacks: dict[tuple[int, int], list[Stack]],
+    turns: dict[tuple[int, int], tuple[float, int, int]],
+) -> float:
+    """The price of the cheapest machines that carry what these modules' turns leave."""
+    total = 0.0
+    for (a, m), (carried, _, _) in turns.items():
+        rest = cases[a].modules[m].rate_rps - carried
+        total += next((p for p, rps, _ in stacks[a, m] if rps >= rest * (1 - 1e-9)), math.inf)
+    return total
 
 
 def machines_beside(
@@ -276,24 +298,20 @@ def machines_beside(
 ) -> float:
     """The cheapest machines that carry what the turns leave, within every app's budget."""
     total = 0.0
-    for (a, m), listed in stacks.items():
-        rest = cases[a].modules[m].rate_rps - turns.get((a, m), (0.0, 0, 0))[0]
-        total += next((p for p, rps, _ in listed if rps >= rest * (1 - 1e-9)), math.inf)
-    if total >= most:  # whatever the budgets
-        return math.inf
-    total = 0.0
     for a, case in enumerate(cases):
         choices = []
         for m, module in enumerate(case.modules):
             carried, alone_us, after_us = turns.get((a, m), (0.0, 0, 0))
             own = []
+            least_us = math.inf
             for price, rps, stack in stacks[a, m]:
                 if price >= most:
                     break
                 if rps + carried < module.rate_rps * (1 - 1e-9):
                     continue
                 worst = stack_worst_us(module.rate_rps, stack, carried)
-                if worst is not None:
+                if worst is not None and worst < least_us:  # else a cheaper one is as soon
+                    least_us = worst
                     own.append((price, worst, alone_us, after_us if not stack else None))
             choices.append(own)
         total += cheapest_choice(case, choices, turns, a, most - total)
