@@ -13,7 +13,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from headrace.planning.baselines.parts.beside import Beside
@@ -44,6 +44,7 @@ class Cycles:
         self._beside = beside
         self._times = beside.times
         self._saturated: dict[tuple[int, Fraction], tuple[float, Turns] | None] = {}
+        self._alone: dict[tuple[Load, Fraction], Turns | None] = {}
 
     def saturated(self, model: int, share: Fraction) -> tuple[float, Turns] | None:
         """The most that a part of this share can carry of a model, and how; None: nothing."""
@@ -65,6 +66,12 @@ class Cycles:
 
     def alone(self, load: Load, share: Fraction) -> Turns | None:
         """A part for a model that is at most saturated by it; None: it cannot carry the rate."""
+        key = load, share
+        if key not in self._alone:
+            self._alone[key] = self._residue(load, share)
+        return self._alone[key]
+
+    def _residue(self, load: Load, share: Fraction) -> Turns | None:
         best = None
         budget_us = self._times.models[load.model].budget_us
         for batch, latency_us, busy_us in self._beside.batches(load.model, share):
@@ -77,9 +84,11 @@ class Cycles:
 
     def merged(self, loads: Sequence[Load], share: Fraction) -> Turns | None:
         """One duty cycle for all of them; None: there is none."""
-        known = [self._beside.batches(load.model, share) for load in loads]
-        if not all(known):
+        # In turns with others, each takes no less of the time than alone.
+        alone = [self.alone(load, share) for load in loads]
+        if sum(inf if turns is None else turns.busy_part for turns in alone) > 1 + 1e-9:
             return None
+        known = [self._beside.batches(load.model, share) for load in loads]
         best = None
         for duty_us in self._candidates(loads, known):
             turns = self._at(duty_us, loads, known)
