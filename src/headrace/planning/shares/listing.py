@@ -92,7 +92,7 @@ class Parts(NamedTuple):
     loudness: Ints
     """Shape (Q,): the largest of its tenants'."""
 
-    def take(self, rows: np.ndarray) -> "Parts":
+    def take(self, rows: np.ndarray | slice) -> "Parts":
         return Parts(*(table[rows] for table in self))
 
     @staticmethod
@@ -110,6 +110,10 @@ class Parts(NamedTuple):
         return self._replace(
             models=np.hstack([self.models, more - 1]), batch=np.hstack([self.batch, more])
         )
+
+    def narrowed(self, tenants: int) -> "Parts":
+        """Without the room for more tenants, which none has."""
+        return self._replace(models=self.models[:, :tenants], batch=self.batch[:, :tenants])
 
     def rates_rps(self, models: int) -> Floats:
         """Shape (Q, M)."""
@@ -162,7 +166,7 @@ def list_parts(
         if count <= room or room >= most or best_only:
             break
         room = min(most, 2 * count)
-    rows = np.flatnonzero(np.isfinite(waste)) if best_only else np.arange(min(count, room))
+    rows = np.flatnonzero(np.isfinite(waste)) if best_only else slice(min(count, room))
     return Parts(*tables).take(rows), waste[rows], count <= room
 
 
@@ -275,7 +279,7 @@ def _walk(
                 continue
             level = max(loud[depth], loudness[c])
             worth = 0.0
-            for d in range(depth + 1):
+            for d in range(depth + 1 if room else 0):  # nothing is kept: they are counted
                 rate = batch[at[d]] / duty * 1e6
                 worth += price[model[d]] * min(rate, cap_rps[model[d]])
             waste = rent[place, level] - worth
@@ -324,9 +328,7 @@ def undominated(
     alike = np.round(waste / max(float(np.abs(waste).max(initial=0.0)), 1e-300), 12)
     order = left[np.lexsort((parts.loudness[left], -rates_rps[left].sum(axis=1), alike[left]))]
     kept = np.zeros(min(most, len(order)), np.int64)
-    at, count = _mark(
-        parts.place[order], parts.loudness[order], rates_rps[order], COMPARED_MAX, kept
-    )
+    at, count = _mark(parts.take(order), rates_rps[order], COMPARED_MAX, kept)
     return order[kept[:count]], inf if at == len(order) else float(waste[order[at]])
 
 
@@ -383,12 +385,10 @@ def _sweep(group: Ints, rank: Ints, third: Floats) -> np.ndarray:
 
 
 @compiled
-def _mark(
-    place: Ints, loudness: Ints, rates: Floats, compared_max: int, kept: Ints
-) -> tuple[int, int]:
+def _mark(parts: Parts, rates: Floats, compared_max: int, kept: Ints) -> tuple[int, int]:
     """Returns the first row that `kept` has no room for, or how many rows there are; and how many
     are kept. After so many comparisons all that follow are."""
-    models, count, compared = rates.shape[1], 0, 0
+    place, loudness, count, compared = parts.place, parts.loudness, 0, 0
     for row in range(len(place)):
         beaten = False
         for k in range(count if compared < compared_max else 0):
@@ -397,8 +397,8 @@ def _mark(
             if place[other] != place[row] or loudness[other] > loudness[row]:
                 continue
             beaten = True
-            for m in range(models):
-                if rates[row, m] > rates[other, m]:
+            for m in parts.models[row]:
+                if m >= 0 and rates[row, m] > rates[other, m]:
                     beaten = False
                     break
             if beaten:

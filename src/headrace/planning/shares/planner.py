@@ -160,9 +160,9 @@ def searched(
     if devices.levels > 1:
         quiet = devices_of(replace(problem, interference=()), times, prices)
         most_tenants = min(problem.options.max_tenants or load.models, load.models)
-        silent = _bound_of_all(
-            problem, with_fields(load, tenants_max=most_tenants), quiet, deadline
-        )
+        everyone = with_fields(load, tenants_max=most_tenants)
+        countable = are_countable(load, quiet, most_tenants)
+        silent = _bound_of_all(problem, everyone, quiet, deadline, countable=countable)
         if silent == NOTHING_CARRIES:
             return NO_PLAN, None, most_tenants
     for degrees, part in DEGREES.items():
@@ -221,8 +221,9 @@ def _searched(
     tries = most_tenants, numbers_tried = _tries(problem, load, devices, deadline)
     bound = None
     if numbers_tried[0] < most_tenants:
-        whole = with_fields(load, tenants_max=most_tenants)
-        bound = _bound_of_all(problem, whole, bounding, deadline)
+        everyone = with_fields(load, tenants_max=most_tenants)
+        countable = numbers_tried[-1] == most_tenants
+        bound = _bound_of_all(problem, everyone, bounding, deadline, countable=countable)
         if bound == NOTHING_CARRIES:
             return NO_PLAN, None, numbers_tried[0]
     found, chosen, looked_at = _planned(problem, load, devices, times, prices, deadline, tries)
@@ -311,17 +312,17 @@ def _tries(
 
 
 def _bound_of_all(
-    problem: Problem, load: Workload, devices: Devices, deadline: Deadline
+    problem: Problem, load: Workload, devices: Devices, deadline: Deadline, *, countable: bool
 ) -> float | None:
     """What holds with as many models on a part as are allowed; infinite: nothing carries the rates.
 
-    Where these parts cannot be counted, or not in BOUND_PART of the time, models alone bound them:
+    Where these parts are not countable, or not in BOUND_PART of the time, models alone bound them:
     a part in turns carries the average of what its models would carry alone there, each for its
     part of the cycle, and no cycle is shorter than a batch of one of them.
     """
     most_wanted = problem.options.objective == "max-min"
     prices = None
-    if are_countable(load, devices, load.tenants_max):
+    if countable:
         goal = Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
         prices = pricing_of(load, devices, Deadline(BOUND_PART * deadline.left_s)).of(goal)
     if prices is None:
@@ -452,7 +453,10 @@ def _refused(refusal: str, stopped: str, deadline: Deadline) -> PlanResult:
 
 
 def _gave_up(problem: Problem) -> str:
+    used = [kind for kind in problem.cluster.device_types if problem.cluster.count(kind.name)]
+    rated = all(demand.rate_rps is not None for demand in problem.demands)
+    heuristic = ", or --planner gpulet, a heuristic" if rated and len(used) == 1 else ""
     return (
         f"no plan found within {problem.options.time_limit_s:g} s, and none excluded\n"
-        "  try    a longer --time-limit-s, fewer shares or a smaller max_batch"
+        f"  try    a longer --time-limit-s, fewer shares or a smaller max_batch{heuristic}"
     )

@@ -32,7 +32,7 @@ STEPS = (1.1, 1.25, 1.5, 2.0, 4.0)
 """From one batch size to the next, at least."""
 
 PER_ROUND = 12
-"""New parts of each place per round."""
+"""New parts of each place per round; of many models, a quarter of their number."""
 
 
 class Pricing:
@@ -142,5 +142,5 @@ class Pricing:
         order = np.lexsort((waste, parts.place))
         place = parts.place[order]
         start = np.searchsorted(place, place)
-        few = order[np.arange(len(order)) - start < PER_ROUND]
+        few = order[np.arange(len(order)) - start < max(PER_ROUND, self.load.models // 4)]
         self._pool = Parts.joined([self._pool, parts.take(few)])

@@ -52,9 +52,14 @@ def numbers(
         asked: whether the problem says how many.
     """
     few = ASKED_PARTS if asked else FEW_PARTS
-    if most_tenants <= TENANTS_MAX or _are_few(load, devices, most_tenants, few):
+    if most_tenants > TENANTS_MAX and _are_few(load, devices, most_tenants, few):
         return [most_tenants]
-    return list(dict.fromkeys([TENANTS_MAX, _most(load, devices, most_tenants, deadline)]))
+    first = min(most_tenants, TENANTS_MAX)
+    while first > 1 and not are_countable(load, devices, first):
+        first -= 1
+    if first < TENANTS_MAX:
+        return [first]
+    return list(dict.fromkeys([first, _most(load, devices, most_tenants, deadline)]))
 
 
 def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
@@ -73,18 +78,23 @@ def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
         listed = listed._replace(place=place[listed.place])
         if complete:
             break
-    return listed.take(np.flatnonzero((listed.models >= 0).sum(axis=1) > load.tenants_max))
+    tenants = (listed.models >= 0).sum(axis=1)
+    widest = max(load.tenants_max, int(tenants.max(initial=0)))
+    return listed.narrowed(widest).take(np.flatnonzero(tenants > load.tenants_max))
 
 
 def _most(load: Workload, devices: Devices, most_tenants: int, deadline: Deadline) -> int:
     """The largest number of tenants whose parts are countable; TENANTS_MAX at least."""
-    # More models on a part never make fewer parts.
-    more = bisect_left(
-        range(TENANTS_MAX + 1, most_tenants + 1),
-        True,
-        key=lambda tenants: deadline.passed or not are_countable(load, devices, tenants),
-    )
-    return TENANTS_MAX + more
+
+    def too_many(tenants: int) -> bool:
+        return deadline.passed or not are_countable(load, devices, tenants)
+
+    # More models on a part never make fewer parts. The fewest are looked at first: it takes as long
+    # to see that there are too many of ten models as of four.
+    few, more = TENANTS_MAX, TENANTS_MAX + 1
+    while more <= most_tenants and not too_many(more):
+        few, more = more, 2 * more
+    return few + bisect_left(range(few + 1, min(more, most_tenants + 1)), True, key=too_many)
 
 
 def _are_few(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
