@@ -22,7 +22,7 @@ from benchmarks.live.setting import Setting, cut_over_two_slots, whole_on_two_sl
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, AnyEvent, Dispatched, Ran, SlotGained, SlotLost
 from headrace.load.result import LoadResult
-from headrace.metrics import attainment, within
+from headrace.metrics import attainment
 from headrace.reporting.summary import milliseconds, percent
 from headrace.serving.engine.timer import monotonic_us
 
@@ -134,7 +134,7 @@ def _unharmed(
 ) -> Check:
     """No slot was lost: right for a worker that is slow, and for no other."""
     window = (harmed_at_us - setting.slo_us, harmed_at_us + round(SLOWED_S * 1e6) + setting.slo_us)
-    during = within(load.outcomes, *window)
+    during = [o for o in load.outcomes if window[0] <= o.arrived_at_us < window[1]]
     return Check(
         what=f"{name}: worker kept",
         target="only if it is slow",
@@ -181,7 +181,7 @@ def _judge(
     ended_at_us = load.requests[-1].scheduled_at_us if outage_s is None else loss.gained_at_us
     assert ended_at_us is not None
     window = (harmed_at_us - setting.slo_us, ended_at_us + setting.slo_us)
-    during = within(load.outcomes, *window)
+    during = [o for o in load.outcomes if window[0] <= o.arrived_at_us < window[1]]
     outside = [o for o in load.outcomes if not window[0] <= o.arrived_at_us < window[1]]
     ends = ", ".join(f"{count} {end}" for end, count in _ends(load).most_common())
     return [

@@ -258,14 +258,6 @@ def attainment(requests: Sequence[Outcome]) -> float | None:
     return sum(request.in_time for request in requests) / len(requests)
 
 
-def within(requests: Iterable[Outcome], from_us: int, to_us: int) -> list[Outcome]:
-    """The requests that *arrived* in [from_us, to_us), whenever they ended.
-
-    Windows over arrivals partition the requests: each is counted in exactly one.
-    """
-    return [request for request in requests if from_us <= request.arrived_at_us < to_us]
-
-
 def slot_utilisation(header: EventLogHeader, events: Iterable[AnyEvent]) -> list[SlotUse]:
     """What every slot of the log did, in the order of the header."""
     sizes: dict[int, int] = {}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.domain.request import Outcome
-from headrace.metrics import attainment, distribution, summarise, within
+from headrace.metrics import distribution, summarise
 
 
 @st.composite
@@ -58,14 +58,3 @@ def test_percentiles_are_numpys_inverted_cdf(values: list[int]) -> None:
     assert min(values) <= found.p50_us <= found.p90_us <= found.p99_us <= found.p999_us
     assert found.p999_us <= found.max_us == max(values)
     assert found.mean_us == pytest.approx(sum(values) / len(values))
-
-
-@given(st.lists(requests()), st.integers(0, 10_000_000))
-def test_two_windows_that_meet_share_no_request_and_lose_none(
-    all_requests: list[Outcome], middle: int
-) -> None:
-    before, after = within(all_requests, 0, middle), within(all_requests, middle, 10_000_001)
-
-    assert len(before) + len(after) == len(all_requests)
-    parts = [(attainment(part) or 0.0) * len(part) for part in (before, after)]
-    assert sum(parts) == pytest.approx((attainment(all_requests) or 0.0) * len(all_requests))
