@@ -67,12 +67,3 @@ def _prices(cut_bytes: Sequence[int] | None, block_time: float) -> NDArray[np.fl
         return None
     relative = np.asarray(cut_bytes, np.float64) / max(cut_bytes)
     return np.concatenate([[0.0], BYTES_WEIGHT * block_time**2 * relative])
-
-
-def spread(times: Sequence[float]) -> float:
-    """Longest block over the mean: 1 is perfectly equal.
-
-    >>> spread([2, 2, 5])
-    1.6666666666666667
-    """
-    return max(times) * len(times) / sum(times)
