@@ -17,8 +17,6 @@ class ClockOffset:
 
     def __init__(self) -> None:
         self.us = 0
-        self.error_us = 0
-        """It is off by no more than that, as far as the clocks agree on a second."""
         self._trips: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def note(self, sent_at_us: int, theirs_us: int, received_at_us: int) -> None:
@@ -26,13 +24,12 @@ class ClockOffset:
 
         >>> clock = ClockOffset()
         >>> clock.note(1_000, 501_050, 1_100)
-        >>> clock.us, clock.error_us
-        (-500000, 50)
+        >>> clock.us
+        -500000
         """
         trip_us = received_at_us - sent_at_us
         if trip_us < 0:
             return
         offset_us = (sent_at_us + received_at_us) // 2 - theirs_us
         self._trips.append((trip_us, offset_us))
-        shortest_us, self.us = min(self._trips)
-        self.error_us = (shortest_us + 1) // 2
+        _, self.us = min(self._trips)
