@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from headrace.catalog.cache_folder import cache_folder
 from headrace.catalog.stage_files import stage_path
 from headrace.cli import app
 from headrace.domain.errors import ClusterError, HeadraceError, ModelError, ProfileError
@@ -33,6 +32,7 @@ from headrace.profiling import profiler, segments
 from headrace.profiling.kinds import combined, cuts_of
 from headrace.profiling.one_device import ProfileTask
 from headrace.profiling.options import OnProgress, ProfileOptions, ProfileProgress
+from headrace.user_cache import cache_folder
 from helpers.onnx_models import add_one_model, chain_model, saved, saved_beside
 from helpers.ray_nodes import ray_node
 

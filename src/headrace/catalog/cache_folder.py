@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.domain.errors import ModelError
-from headrace.user_cache import NO_ROOM as NO_ROOM
-from headrace.user_cache import cache_folder as cache_folder
 from headrace.user_cache import remedy
 
 

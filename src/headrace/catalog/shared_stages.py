@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from headrace.catalog.cache_folder import cache_folder, content_key, not_written
+from headrace.catalog.cache_folder import content_key, not_written
 from headrace.catalog.shared_weights import HASHES, NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
 from headrace.catalog.stage_files import stage_location, stage_path, stage_weights
 from headrace.catalog.weights_files import (
@@ -44,6 +44,7 @@ from headrace.children import child_command
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
+from headrace.user_cache import cache_folder
 
 logger = logging.getLogger(__name__)
 

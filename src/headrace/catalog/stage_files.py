@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.catalog.cache_folder import cache_folder, content_key, store
+from headrace.catalog.cache_folder import content_key, store
 from headrace.catalog.documents import sha256_file
 from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
@@ -24,6 +24,7 @@ from headrace.catalog.weights_files import (
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.domain.profile import ModelFormat, Profile
 from headrace.domain.tensors import VARIES, TensorSpec
+from headrace.user_cache import cache_folder
 
 if TYPE_CHECKING:
     from headrace.catalog.onnx_graph import OnnxGraph

@@ -7,7 +7,7 @@ import typer
 
 from headrace.commands.output import notices, print_line, whoever_reads
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
-from headrace.user_cache import MODEL_FILES_MB
+from headrace.user_cache import MODEL_FILES_MB, cache_folder
 
 SPARES = tuple(f"-{number}" for number in range(2, 9))
 """Agents of one name on one machine, of two clusters say, have a folder each."""
@@ -87,7 +87,6 @@ def agent(
     import msgspec
 
     from headrace import __version__
-    from headrace.catalog.cache_folder import cache_folder
     from headrace.commands import event_loop
     from headrace.domain.base import host_port
     from headrace.serving.server_log import log_to_stderr

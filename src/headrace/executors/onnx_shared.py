@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from headrace.catalog.cache_folder import NO_ROOM
 from headrace.catalog.shared_weights import NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.executors.onnx_products import blocked
+from headrace.user_cache import NO_ROOM
 
 MAKER = SharedWeightsMaker(
     module="headrace.executors.onnx_shared", distributions=("onnxruntime", "onnxruntime-gpu")

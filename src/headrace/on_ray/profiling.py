@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.catalog.cache_folder import cache_folder
 from headrace.catalog.onnx_graph import load_graph
 from headrace.domain import errors
 from headrace.domain.errors import ClusterError, HeadraceError
@@ -40,6 +39,7 @@ from headrace.profiling.options import OnProgress
 from headrace.profiling.profiler import legal_name, stated_path
 from headrace.serving.workers.remote.files import Arriving, FileStore, file_ref
 from headrace.serving.workers.remote.frames import FileRef
+from headrace.user_cache import cache_folder
 
 PIECE_BYTES = 4 << 20
 LOOK_S = 0.2

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.catalog.cache_folder import cache_folder, content_key, store
+from headrace.catalog.cache_folder import content_key, store
 from headrace.catalog.documents import encode_document, read_profile
 from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
 from headrace.profiling.options import ProfileOptions
+from headrace.user_cache import cache_folder
 
 MEASUREMENT_VERSION = 10
 """Raised whenever cutting or timing changes, so that older measurements are not taken for new."""

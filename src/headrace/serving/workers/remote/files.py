@@ -28,11 +28,11 @@ from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from headrace.catalog.cache_folder import NO_ROOM, content_key
+from headrace.catalog.cache_folder import content_key
 from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.remote.frames import FileRef
-from headrace.user_cache import MODEL_FILES_MB
+from headrace.user_cache import MODEL_FILES_MB, NO_ROOM
 
 logger = logging.getLogger(__name__)
 
