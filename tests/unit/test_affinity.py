@@ -78,7 +78,7 @@ def test_a_worker_whose_core_is_gone_starts_on_those_that_are_left(
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     served = served_add_one(tmp_path)
     stages = stage_index(served.plan, served.profiles)
-    [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto")
 
     async def main() -> None:
         limits = WorkerLimits(cores=tuple(of_host))

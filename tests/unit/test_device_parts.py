@@ -75,7 +75,7 @@ def test_workers_are_told_their_percents(tmp_path: Path, monkeypatch: pytest.Mon
     served = served_chain(tmp_path, pools=(4,), device="cuda")
     plan = replace(served.plan, slots=MIXED.slots)
     stages = stage_index(plan, served.profiles)
-    given = (plan, served.profiles, served.folders, stages, "auto", 0)
+    given = (plan, served.profiles, served.folders, stages, "auto")
     assert [spec.percent for spec in worker_specs(*given)] == [50, 25, 25, None]
     without_mps(tmp_path, monkeypatch)
     monkeypatch.setattr(mps, "ELSEWHERE", tmp_path)

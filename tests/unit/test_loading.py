@@ -30,7 +30,7 @@ def with_worker(folder: Path, use: Callable[[WorkerProcess], Awaitable[None]]) -
     """Start a worker of an emulated slot, and end it after `use`."""
     served = served_chain(folder, pools=(1,), device="l4")
     stages = stage_index(served.plan, served.profiles)
-    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto")
 
     async def main() -> None:
         with closing(Arena(1 << 16)) as arena, closing(LocalHost(arena)) as host:

@@ -102,7 +102,7 @@ def test_shares_that_nothing_enforces_are_said_at_the_start(
     served = served_chain(tmp_path, pools=(1,))
     plan = replace(served.plan, slots=tuple(replace(s, share=HALF) for s in served.plan.slots))
     stages = stage_index(plan, served.profiles)
-    [spec] = worker_specs(plan, served.profiles, served.folders, stages, "auto", seed=0)
+    [spec] = worker_specs(plan, served.profiles, served.folders, stages, "auto")
     assert spec.quota == HALF
     assert "shares of a core are not enforced here: 1 slots" in caplog.text
 
@@ -119,7 +119,7 @@ def test_slots_that_divide_a_core_are_refused_where_nothing_keeps_them_to_their_
 
     def specs(unenforced: bool = False) -> tuple[WorkerSpec, ...]:
         return worker_specs(
-            *(plan, served.profiles, served.folders, stages, "auto", 0),
+            *(plan, served.profiles, served.folders, stages, "auto"),
             unenforced_shares=unenforced,
         )
 
@@ -135,7 +135,7 @@ def test_slots_that_divide_a_core_are_refused_where_nothing_keeps_them_to_their_
 def test_models_that_come_and_go_are_no_part_of_what_a_worker_begins_with(tmp_path: Path) -> None:
     served = provisioned(tmp_path, models=3)
     stages = stage_index(served.plan, served.profiles)
-    [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto")
     assert spec.loads == ()
     assert [load.name for load in spec.later] == ["m0/p/0", "m1/p/0", "m2/p/0"]
     assert all(load.comes_and_goes for load in spec.later)
@@ -147,7 +147,7 @@ def test_stages_of_one_weights_file_are_for_this_machines_processor_only(
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     served = served_items(tmp_path)
     stages = stage_index(served.plan, served.profiles)
-    given = (served.plan, served.profiles, served.folders, stages, "auto", 0)
+    given = (served.plan, served.profiles, served.folders, stages, "auto")
     node = served.plan.slots[0].node
     for elsewhere, shared in ((None, True), ({node: (0, 1, 2, 3)}, False)):
         specs = worker_specs(*given, node_cores=elsewhere)
@@ -162,7 +162,7 @@ def test_every_slot_loads_the_stages_of_its_pools(
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     served = served_chain(tmp_path, pools=(1, 2))
     stages = stage_index(served.plan, served.profiles)
-    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto")
     assert [[load.name for load in spec.loads] for spec in specs] == [
         ["m/p/0"],
         ["m/p/1"],
@@ -178,7 +178,7 @@ def test_every_slot_loads_the_stages_of_its_pools(
 def test_equal_emulated_stages_take_unequal_times(tmp_path: Path) -> None:
     served = served_chain(tmp_path, pools=(3,), device="l4")
     stages = stage_index(served.plan, served.profiles)
-    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto")
     assert len({spec.loads[0].seed for spec in specs}) == 3
     assert all(spec.executor == "emulated" and spec.cores == () for spec in specs)
 
@@ -206,7 +206,7 @@ def test_gpus_of_one_machine_are_numbered_across_device_types_and_nodes(tmp_path
     types = tuple(replace(kind, name=name) for name in ("cuda-a", "cuda-b", "l4"))
     cluster = replace(served.plan.cluster, nodes=tuple(nodes), device_types=types)
     plan = replace(served.plan, slots=slots, cluster=cluster)
-    given = (plan, served.profiles, served.folders, stage_index(plan, served.profiles), "auto", 0)
+    given = (plan, served.profiles, served.folders, stage_index(plan, served.profiles), "auto")
     here = [spec.device for spec in worker_specs(*given)]
     assert here == [4, 2, 3, 1, 5, None]
     apart = [spec.device for spec in worker_specs(*given, node_cores={"n1": (0,)})]
@@ -217,8 +217,8 @@ def test_a_profile_without_a_model_file_is_not_executed_silently(tmp_path: Path)
     plan = plan_of([1, 1])
     stages = stage_index(plan, {"m": PROFILE})
     with pytest.raises(ModelError, match="emulated executor"):
-        worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "auto", seed=0)
-    specs = worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "emulated", seed=0)
+        worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "auto")
+    specs = worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "emulated")
     assert [spec.executor for spec in specs] == ["emulated", "emulated"]
 
 
@@ -236,7 +236,7 @@ def test_an_executor_is_told_what_a_start_copies_and_never_over_a_second_device(
     stages = stage_index(served.plan, served.profiles)
 
     def specs(plan: Plan, choice: str) -> tuple[WorkerSpec, ...]:
-        return worker_specs(plan, served.profiles, served.folders, stages, choice, seed=0)
+        return worker_specs(plan, served.profiles, served.folders, stages, choice)
 
     [spec] = specs(served.plan, "auto")
     [load] = spec.later

@@ -145,7 +145,6 @@ def main(path: Path, executor: ExecutorChoice, policy: str | None) -> Verdict:
             served.folders,
             stages,
             executor,
-            0,
             unenforced_shares=True,
         )
         warm_up((policy,), simulator=False, say=partial(print, file=sys.stderr))

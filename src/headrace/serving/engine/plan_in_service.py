@@ -107,9 +107,7 @@ class PlanInService:
         """
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
-        arena_bytes = options.arena_bytes or arena_bytes_for(
-            stages, malleable=self.topology.is_malleable
-        )
+        arena_bytes = arena_bytes_for(stages, malleable=self.topology.is_malleable)
         self.arena = Arena(arena_bytes)
         if options.cluster is not None:
             nodes = [slot.node for slot in served.plan.slots]
@@ -191,7 +189,6 @@ class PlanInService:
             served.folders,
             stages,
             options.executor,
-            options.seed,
             processes=options.processes,
             host_cores=cores,
             node_cores={node: hello.cores if hello else () for node, hello in hellos.items()},
@@ -374,7 +371,6 @@ class PlanInService:
             [
                 msgspec.json.encode(self.served.plan, enc_hook=encode_fraction).decode(),
                 options.executor,
-                options.seed,
                 options.worker_memory_bytes,
                 arena_bytes,
             ]

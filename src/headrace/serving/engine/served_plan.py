@@ -51,10 +51,6 @@ class ServiceOptions:
     """That emulated slots share; None: one for each slot."""
     queue_limit: int = QUEUE_LIMIT
     """Requests that may wait for batches, per model."""
-    arena_bytes: int | None = None
-    """Shared memory for tensors; None: enough for the plan."""
-    seed: int = 0
-    """Of emulated slots' execution times."""
     cores: tuple[int, ...] | None = None
     """That workers may be kept on, the first ones first; None: those of this process."""
     worker_memory_bytes: int | None = None

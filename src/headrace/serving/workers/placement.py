@@ -64,7 +64,6 @@ def worker_specs(
     profile_folders: Mapping[str, Path],
     stages: StageIndex,
     choice: ExecutorChoice,
-    seed: int,
     processes: int | None = None,
     host_cores: Sequence[int] | None = None,
     node_cores: Mapping[str, Sequence[int]] | None = None,
@@ -76,7 +75,6 @@ def worker_specs(
     Args:
         stages: the plan's, with their tensors.
         choice: of the kinds of executors.
-        seed: of the times of slots that only hold their batches.
         processes: that such slots share; None: one for each slot.
         host_cores: where workers may be kept; None: as this process may run.
         node_cores: the same, of nodes of the plan that are machines of their own.
@@ -116,8 +114,7 @@ def worker_specs(
 
     def loads(slot: str, number: int, *, later: bool) -> tuple[Load, ...]:
         return tuple(
-            # Equal stages on different slots must not take equal times.
-            _load(tenant, number, threads.get(slot, 1), seed * 1_000_003 + number)
+            _load(tenant, number, threads.get(slot, 1))
             for tenant in tenants[slot]
             if (tenant.start is not None) == later
         )
@@ -356,7 +353,7 @@ def _times(
     )
 
 
-def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
+def _load(tenant: _Tenant, slot: int, threads: int) -> Load:
     io = tenant.io
     return Load(
         stage=io.key,
@@ -371,7 +368,8 @@ def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
         dimensions=io.dimensions,
         p50_us=tenant.p50_us,
         p99_us=tenant.p99_us,
-        seed=seed + io.key * 7_919,
+        # Equal stages on different slots must not take equal times.
+        seed=slot + io.key * 7_919,
         slot=slot,
         load_us=0 if tenant.start is None else tenant.start.load_us,
         start_us=0 if tenant.start is None else tenant.start.last_us,
