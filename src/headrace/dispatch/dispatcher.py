@@ -308,7 +308,7 @@ class Dispatcher:
         """The slot is (back) in service, idle."""
         self._tell(GAINED, slot)
 
-    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
+    def on_loaded(self, load: Load, started_at_us: int) -> None:
         """See `protocols.LoadReports`."""
         self._tell(LOADED, load.number, load.slot, started_at_us)
 

@@ -124,8 +124,8 @@ class WeightsDriver(Protocol):
 class LoadReports(Protocol):
     """The part of the dispatcher that a driver of weights reports to."""
 
-    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
-        """All that the start brings is on the slot; the instants are the worker's own."""
+    def on_loaded(self, load: Load, started_at_us: int) -> None:
+        """All that the start brings is on the slot; the instant is the worker's own."""
         ...
 
     def on_load_failed(self, load: Load) -> None:

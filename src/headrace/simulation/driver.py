@@ -207,7 +207,7 @@ class SimDriver:
         def report() -> None:
             if self._loading.get(load.slot, (None,))[0] is load:
                 del self._loading[load.slot]
-            self.load_reports.on_loaded(load, started_at_us, ended_at_us)
+            self.load_reports.on_loaded(load, started_at_us)
 
         self._clock.call_at(ended_at_us, report)
 

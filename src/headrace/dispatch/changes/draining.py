@@ -217,8 +217,8 @@ class DrainingDriver:
             self.dispatcher.on_slot_gained(slot)
         self._changed()
 
-    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
-        self.dispatcher.on_loaded(load, started_at_us, ended_at_us)
+    def on_loaded(self, load: Load, started_at_us: int) -> None:
+        self.dispatcher.on_loaded(load, started_at_us)
 
     def on_load_failed(self, load: Load) -> None:
         """Of the batch that waited for it there is no other report."""

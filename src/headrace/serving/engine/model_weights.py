@@ -164,7 +164,7 @@ class ModelWeights:
         self._held[slot][load.model] = None
         self._deaths[load.model] = self._shortages[load.model] = 0
         self.counts[load.model].note_done(frame.took_us, self._moved_bytes[load.model])
-        self.gate.on_loaded(load, frame.ended_at_us - frame.took_us, frame.ended_at_us)
+        self.gate.on_loaded(load, frame.ended_at_us - frame.took_us)
 
     def on_load_failed(self, slot: int, frame: Failed) -> int | None:
         """Which model it is; the dispatcher is yet to be told, by `report_failed`."""
