@@ -77,7 +77,7 @@ class Machine:
         for worker in self.world.workers:
             if worker.machine is self:
                 worker.lose()
-        self.tensors.link_down(self, home)
+        self.tensors.link_down(home)
 
     def put(self, offset: int, payload: memoryview, on_sent: Any, more: bool) -> None:
         data = bytes(payload)

@@ -51,7 +51,7 @@ class Link:
         self.sent.append(reason)
         home, self.home = self.home, f"{self.node}/down"
         self.is_up = self.is_admitted = False
-        self.tensors.link_down(self, home)
+        self.tensors.link_down(home)
 
 
 class Clock:

@@ -378,7 +378,7 @@ class AgentLink:
         for worker in workers.values():
             worker.lost(f"its agent is lost: {reason}")
         if self.tensors is not None:
-            self.tensors.link_down(self, home)
+            self.tensors.link_down(home)
         self._gone.set()
 
     # -- what is sent ------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ class NetworkTransport:
                 assert source is not None, "else it would have been given up"
                 self._ask_for(replace(move, again_at_us=None), source)
 
-    def link_down(self, link: AgentLink, home: Home) -> None:
+    def link_down(self, home: Home) -> None:
         for key in [key for key in self._landing if key[0] == home]:
             self._arena.free(self._landing.pop(key).offset)
         for transfer, move in list(self._moves.items()):
