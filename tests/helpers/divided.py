@@ -53,7 +53,6 @@ EXECUTOR = ExecutorKind(
     reads_model=False,
     process_bytes=1 << 20,
     process_memory_per_weight=1,
-    device_memory_per_weight=1,
     parts="mps",
     measures=Measurement(
         device="toy",

@@ -43,7 +43,6 @@ EXECUTOR = ExecutorKind(
     reads_model=False,
     process_bytes=1 << 40,
     process_memory_per_weight=1,
-    device_memory_per_weight=1,
     measures=Measurement(
         device="toy",
         slot="toy",

@@ -67,7 +67,6 @@ def worker_with(
         reads_model=False,
         process_bytes=0,
         process_memory_per_weight=0,
-        device_memory_per_weight=0,
         is_lost=is_lost,
     )
     monkeypatch.setattr(module, "executor", lambda name: kind)

@@ -355,8 +355,6 @@ class ExecutorKind:
     """Memory that a worker takes on its machine beside weights, generously."""
     process_memory_per_weight: int
     """Bytes of its machine's memory per byte of weights, while a stage loads."""
-    device_memory_per_weight: int
-    """Bytes of the planned device's memory per byte of weights."""
     parts: Literal["mps"] | None = None
     """What keeps processes to parts of a device: NVIDIA's multi-process service (`mps`), or
     nothing."""
@@ -399,7 +397,6 @@ def core_kind(
         reads_model=True,
         process_bytes=process_bytes,
         process_memory_per_weight=process_memory_per_weight,
-        device_memory_per_weight=1,
         shares_weights=shares_weights,
         measures=Measurement(
             device="cpu",

@@ -227,7 +227,6 @@ EXECUTOR = ExecutorKind(
     # The interpreter, PyTorch, and the driver's context.
     process_bytes=3 << 30,
     process_memory_per_weight=1,
-    device_memory_per_weight=1,
     is_lost=_is_lost,
     streams_layers=True,
     parts="mps",

@@ -53,6 +53,4 @@ EXECUTOR = ExecutorKind(
     reads_model=False,
     process_bytes=0,
     process_memory_per_weight=0,
-    # The hardware that is not here would hold them.
-    device_memory_per_weight=1,
 )

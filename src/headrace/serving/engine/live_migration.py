@@ -267,8 +267,7 @@ def memory_short_of(
         wanted = dict.fromkeys(wanted, 0)
     for device, new_bytes in wanted.items():
         available = sizes.get(device[1])
-        copies = kinds[device[1]].device_memory_per_weight
-        needed = copies * (new_bytes + held.get(device, 0))
+        needed = new_bytes + held.get(device, 0)
         if new_bytes and available is not None and needed > available:
             return Shortage(f"{device[1]} {device[2]} of {device[0]}", needed, available)
     elsewhere = node_bytes or {}
