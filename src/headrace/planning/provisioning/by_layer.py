@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
-from headrace.planning.provisioning.limits import FINE, ROUNDING, by_layer, least_of, no_split
+from headrace.planning.provisioning.limits import ROUNDING, by_layer, least_of, no_split
 from headrace.starts import Chain
 
 Ints = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ def prove(
         free_us: the link is not, at most `ready_us`.
         memory: as of `walked`.
     """
-    table = by_layer(part, FINE, no_split(len(part.load_us))) if table is None else table
+    table = by_layer(part, no_split(len(part.load_us))) if table is None else table
     least = math.ceil(least_of(table[0], ready_us, free_us) - ROUNDING)
     walk_from = partial(walked, part, table, ready_us=ready_us, free_us=free_us)
     memory = np.empty(FIRST_BYTES, np.uint8) if memory is None else memory

@@ -97,8 +97,7 @@ class _Search:
         forwards = copies._replace(load_us=copies.later_us, later_us=np.zeros_like(copies.later_us))
         never = limits.no_split(chain.count)
         self._links = tuple(
-            _Link(part=part, table=limits.by_layer(part, FINE, never))
-            for part in (copies, forwards)
+            _Link(part=part, table=limits.by_layer(part, never)) for part in (copies, forwards)
         )
         self._behind = np.maximum(*(link.table for link in self._links))
         # Of the walk before the split, whose choices are still asked for, and of those behind it.
@@ -107,7 +106,7 @@ class _Search:
         self._total_us = timed(self._source)
 
     def run(self) -> Split:
-        ends = limits.ends_by_layer(self._primary, FINE)[:, 0].copy()
+        ends = limits.ends_by_layer(self._primary)[:, 0].copy()
         bounds = np.ceil(limits.at_splits(ends, self._behind) - ROUNDING)
         split = int(bounds.argmin())
         bounds[split] = max(bounds[split], self._begin(split))
@@ -175,7 +174,7 @@ class _Search:
     def _walk_before(self, ends: Floats) -> _Before:
         at = limits.best_share(ends, self._behind, MOST_SHARE)
         rest = 1 - at / (FINE - 1)
-        table = limits.by_layer(self._primary, FINE, self._behind[:, at] / rest)
+        table = limits.by_layer(self._primary, self._behind[:, at] / rest)
         found = np.empty((len(table), 2), np.int64)
         limit = (self._total_us - 1) / rest
         result = self._walk(0, self._primary, table, limit=limit, ends=found)

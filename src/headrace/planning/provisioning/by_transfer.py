@@ -22,7 +22,7 @@ import numpy.typing as npt
 from headrace.compilation.loops import compiled
 from headrace.planning.provisioning.by_layer import LARGEST_US, Part
 from headrace.planning.provisioning.latest import Latest, latest
-from headrace.planning.provisioning.limits import FINE, Rows, ends_by_layer
+from headrace.planning.provisioning.limits import Rows, ends_by_layer
 from headrace.planning.provisioning.rough import Rough
 from headrace.planning.provisioning.stairs import put
 from headrace.starts import HOST, PRIMARY, Chain, Choice
@@ -65,7 +65,7 @@ def prove(chain: Chain, rough: Rough, labels: int, numbers: int) -> Rough:
 
 class _Search:
     def __init__(self, chain: Chain, part: Part, rough: Rough, labels: int, numbers: int) -> None:
-        self._part, self._rows, self._ends = part, Rows.of(chain), ends_by_layer(part, FINE)
+        self._part, self._rows, self._ends = part, Rows.of(chain), ends_by_layer(part)
         self._best, self._labels, self._numbers = rough, labels, numbers
         self._memory = np.empty(FIRST_NUMBERS, np.int32)
         self._came = np.empty(max(labels, (WIDTH + 4) * (chain.count + 4)), np.int32)

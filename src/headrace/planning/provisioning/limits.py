@@ -276,8 +276,8 @@ def _used(rows: Rows, grid: Any, table: Any) -> Any:
 
 
 @compiled
-def by_layer(part: Any, weights: int, stop: Any) -> Any:
-    """V of starts by layer over one link: shape (n + 1, weights), of evenly spaced weights.
+def by_layer(part: Any, stop: Any) -> Any:
+    """V of starts by layer over one link: shape (n + 1, FINE), of evenly spaced weights.
 
     Args:
         part: a `by_layer.Part`.
@@ -285,12 +285,12 @@ def by_layer(part: Any, weights: int, stop: Any) -> Any:
     """
     load, can_load, later, inside, host = part
     n = len(load)
-    table = np.empty((n + 1, weights))
+    table = np.empty((n + 1, FINE))
     table[n] = stop[n]
     for i in range(n - 1, -1, -1):
         hosted = loaded = -np.inf
-        for w in range(weights):
-            weight = w / (weights - 1)
+        for w in range(FINE):
+            weight = w / (FINE - 1)
             hosted = max(hosted, table[i + 1, w] + (1 - weight) * host[i])
             alone = (1 - weight) * inside[i] - weight * later[i]
             loaded = max(loaded, table[i + 1, w] + alone)
@@ -343,8 +343,8 @@ def least_of(row: Floats, ready_us: float, free_us: float) -> float:
 
 
 @compiled
-def ends_by_layer(part: Any, weights: int) -> Any:
-    """U of starts by layer over one link, shape (n + 1, weights): when layers before each one end.
+def ends_by_layer(part: Any) -> Any:
+    """U of starts by layer over one link, shape (n + 1, FINE): when layers before each one end.
 
     The same as `by_layer`, from the first layer on: (1 - w) X + w L >= U_i(w) after i layers,
     whatever was done with them. Weight may move from L to X, so that U_{i+1}(w) is the lesser of
@@ -354,11 +354,11 @@ def ends_by_layer(part: Any, weights: int) -> Any:
     """
     load, can_load, _, inside, host = part
     n = len(load)
-    table = np.zeros((n + 1, weights))
+    table = np.zeros((n + 1, FINE))
     for i in range(n):
         hosted = loaded = -np.inf
-        for w in range(weights - 1, -1, -1):
-            weight = w / (weights - 1)
+        for w in range(FINE - 1, -1, -1):
+            weight = w / (FINE - 1)
             hosted = max(hosted, table[i, w])
             loaded = max(loaded, table[i, w] + weight * load[i])
             table[i + 1, w] = hosted + (1 - weight) * host[i]

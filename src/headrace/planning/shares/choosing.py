@@ -9,7 +9,7 @@ from headrace.planning.common.deadline import OutOfTime
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Prices
 from headrace.planning.shares.pricing import Pricing
-from headrace.planning.shares.walk import GAVE_UP, MISSING, SOME, Slots, walks
+from headrace.planning.shares.walk import GAVE_UP, SOME, Slots, walks
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 WAYS_MAX = 3_000
@@ -72,7 +72,7 @@ def ask(
         most = int(counts.sum(axis=1).max()) + 1
         chosen_slot, chosen_part = np.full(most, -1), np.full(most, -1)
         way, code = walks(
-            slots, price, counts, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
+            slots, price, counts, missing, steps_max - steps, chosen_slot, chosen_part
         )
         steps += code // 4
         if code % 4 == GAVE_UP:

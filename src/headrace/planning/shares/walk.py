@@ -23,7 +23,8 @@ from headrace.planning.shares.workload import Floats, Ints
 NONE, SOME, GAVE_UP = 0, 1, 2
 
 MISSING = 1e-9
-"""Multiples of a rate below which nothing is missing."""
+"""Multiples of a rate below which nothing is missing. For rounding, a plan may waste as much beyond
+its budget."""
 
 
 class Slots(NamedTuple):
@@ -75,7 +76,6 @@ def walk(
     price: Floats,
     count: Ints,
     wanted: Floats,
-    slack: float,
     steps_max: int,
     chosen_slot: Ints,
     chosen_part: Ints,
@@ -85,7 +85,6 @@ def walk(
     Args:
         price: shape (M,), of a multiple of each target.
         wanted: shape (M,): multiples of each target.
-        slack: what a plan may waste beyond its budget, for rounding.
         chosen_slot: written: sort of each slot that is used, -1 after the last; at least as long as
             there are slots.
         chosen_part: written: row of `carried`.
@@ -105,7 +104,7 @@ def walk(
     forbidden = np.zeros(len(part), np.bool_)
     tried = np.zeros((depth_max + 1, len(part)), np.int64)
     tried_count = np.zeros(depth_max + 1, np.int64)
-    budget[0] = slack
+    budget[0] = MISSING
     for s in range(sorts):
         budget[0] += count[s] * rent[s]
     for m in range(models):
@@ -173,7 +172,6 @@ def walks(
     price: Floats,
     counts: Ints,
     wanted: Floats,
-    slack: float,
     steps_max: int,
     chosen_slot: Ints,
     chosen_part: Ints,
@@ -192,7 +190,7 @@ def walks(
         if steps > steps_max:
             return way, GAVE_UP + 4 * steps
         left = steps_max - steps
-        code = walk(slots, price, counts[way], wanted, slack, left, chosen_slot, chosen_part)
+        code = walk(slots, price, counts[way], wanted, left, chosen_slot, chosen_part)
         steps += code // 4
         if code % 4 != NONE:
             return way, code % 4 + 4 * steps
