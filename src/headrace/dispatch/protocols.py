@@ -138,8 +138,8 @@ class LoadReports(Protocol):
         ...
 
 
-class BatchReports(Protocol):
-    """The part of the dispatcher that a driver reports to."""
+class CompletionReports(Protocol):
+    """The part of the dispatcher that a driver reports to whose slots do not fail."""
 
     def on_transferred(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int
@@ -148,6 +148,10 @@ class BatchReports(Protocol):
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
+
+
+class BatchReports(CompletionReports, Protocol):
+    """The part of the dispatcher that a driver reports to."""
 
     def on_failed(
         self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False

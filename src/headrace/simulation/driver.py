@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.dispatch.protocols import Batch, Clock, Load, LoadReports
+from headrace.dispatch.protocols import Batch, Clock, CompletionReports, Load, LoadReports
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.request import DropReason, Request
 from headrace.start_times import Start
@@ -110,18 +110,6 @@ class Slower:
         if now_us < self.from_us:
             return took_us
         return round(took_us * (self.stages[stage] * self.slots[slot])) + self.delay_us
-
-
-class CompletionReports(Protocol):
-    """The part of the dispatcher that a driver reports to."""
-
-    def on_transferred(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int
-    ) -> None: ...
-
-    def on_ran(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
-    ) -> None: ...
 
 
 def first_stages(topology: Topology) -> list[list[int]]:

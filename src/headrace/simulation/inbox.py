@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
-from headrace.dispatch.protocols import Batch, Clock
+from headrace.dispatch.protocols import Batch, Clock, CompletionReports
 from headrace.domain.request import Request
-from headrace.simulation.driver import CompletionReports
 
 
 class Inbox:
