@@ -19,7 +19,7 @@ takes one request per run, eleven more of one item at most; and what `content_le
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -100,17 +100,7 @@ def settle_batch(
             another for the same item, varies in size and nobody knows how far, or has no batch
             dimension where the user says.
     """
-    if unknown := sorted(most.keys() - set(graph.outputs)):
-        raise ModelError(
-            f"--max-output {unknown[0]}: {graph.path} has no such output; it has"
-            f" {', '.join(graph.outputs)}"
-        )
-    known = {tensor.name for tensor in graph.inputs} | set(graph.outputs)
-    if unknown := sorted(named.keys() - known):
-        raise ModelError(
-            f"--batch-axis {unknown[0]}: {graph.path} has no such input or output; it has"
-            f" {', '.join(sorted(known))}"
-        )
+    _require_names(graph, most, named)
     session = open_whole(graph)
     single = _run(session, graph, items, 1)
     if isinstance(single, str):
@@ -162,6 +152,20 @@ def settle_batch(
         influence=influence,
         untried=untried,
     )
+
+
+def _require_names(graph: OnnxGraph, most: Iterable[str], named: Iterable[str]) -> None:
+    if unknown := sorted({*most} - {*graph.outputs}):
+        raise ModelError(
+            f"--max-output {unknown[0]}: {graph.path} has no such output; it has"
+            f" {', '.join(graph.outputs)}"
+        )
+    known = {tensor.name for tensor in graph.inputs} | {*graph.outputs}
+    if unknown := sorted({*named} - known):
+        raise ModelError(
+            f"--batch-axis {unknown[0]}: {graph.path} has no such input or output; it has"
+            f" {', '.join(sorted(known))}"
+        )
 
 
 def _named_batch(named: Axes) -> bool:

@@ -205,18 +205,7 @@ def measured_durations(
         runs, spans, _neighbours(spans), strict=True
     ):
         batch = batches[run.batch]
-        stages = topology.models[batch.model].routes[batch.pipeline].stages
-        if not 0 <= run.stage < len(stages):
-            raise PlanError(
-                f"the event log has a run of stage {run.stage} of a pipeline with {len(stages)}"
-                " stages, so it is not of this plan"
-            )
-        stage, size = stages[run.stage], len(batch.requests)
-        if not 1 <= size <= len(stage.p50_us):
-            raise PlanError(
-                f"the event log has a batch of {size} requests of a pipeline that runs up to"
-                f" {len(stage.p50_us)} at once, so it is not of this plan"
-            )
+        stage, size = _stage_of(topology, run, batch), len(batch.requests)
         started_at_us = run.started_at_us
         keys: tuple[Key, ...] = keys_of(stage, size)
         if (load := loads.get(run.batch)) is not None:
@@ -248,6 +237,26 @@ def measured_durations(
     otherwise = LevelledDurations(JitteredDurations(rng), levels, load_level)
     enough = {key: sorted(each) for key, each in taken.items() if len(each) >= LEAST_SAMPLES}
     return MeasuredDurations(enough, otherwise, rng, like) if enough else otherwise
+
+
+def _stage_of(topology: Topology, run: Ran, batch: Dispatched) -> StageTable:
+    """
+    Raises:
+        PlanError: the plan has no such stage, or none that runs so many requests at once.
+    """
+    stages = topology.models[batch.model].routes[batch.pipeline].stages
+    if not 0 <= run.stage < len(stages):
+        raise PlanError(
+            f"the event log has a run of stage {run.stage} of a pipeline with {len(stages)}"
+            " stages, so it is not of this plan"
+        )
+    stage, size = stages[run.stage], len(batch.requests)
+    if not 1 <= size <= len(stage.p50_us):
+        raise PlanError(
+            f"the event log has a batch of {size} requests of a pipeline that runs up to"
+            f" {len(stage.p50_us)} at once, so it is not of this plan"
+        )
+    return stage
 
 
 class LoadInLog(NamedTuple):
