@@ -1,7 +1,6 @@
 """Shapes and sizes of a graph's tensors, by ONNX shape inference with the item shapes fixed."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import onnx
 
@@ -87,14 +86,15 @@ def infer_shapes(
     model.graph.node.extend(
         node.proto for node in graph.nodes if given.keys().isdisjoint(node.writes)
     )
+    typed = onnx.helper.make_tensor_value_info
     for name, (kind, dims) in given.items():
-        model.graph.input.append(_info(name, kind, list(dims)))
+        model.graph.input.append(typed(name, kind, dims))
     # Larger ones hold no shapes, and are left out: a model of 1 GB is not copied to infer a shape.
     for name, weights in graph.initialisers.items():
         if tensor_bytes(weights) <= FOLDABLE_BYTES:
             model.graph.initializer.append(weights)
         else:
-            model.graph.input.append(_info(name, weights.data_type, [*weights.dims]))
+            model.graph.input.append(typed(name, weights.data_type, weights.dims))
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -108,7 +108,3 @@ def infer_shapes(
         dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
         found[value.name] = kind.elem_type, dims
     return found
-
-
-def _info(name: str, kind: int, shape: list[int | None]) -> Any:
-    return onnx.helper.make_tensor_value_info(name, kind, shape)

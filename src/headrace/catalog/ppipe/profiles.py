@@ -1,4 +1,4 @@
-"""Block profiles of PPipe's public artifact as our profiles (layout: `ppipe_artifact`)."""
+"""Block profiles of PPipe's public artifact as our profiles (layout: `artifact`)."""
 
 import re
 from fractions import Fraction

@@ -26,7 +26,7 @@ there: V_i is at most stop_i = H_i(s, s), H the helper's limits. The best s is s
 
 *Grids.* A layer changes from host to copy where (1 - w) (h - c) = w l, so weights of good limits
 are among these places: a grid of some of them, made finer where the limit of the whole start uses
-it (`refined`). By layer u does not matter, and one weight is enough (`by_layer`).
+it (`_refined`). By layer u does not matter, and one weight is enough (`by_layer`).
 """
 
 import math
