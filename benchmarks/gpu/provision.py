@@ -253,8 +253,6 @@ def serve_many(
     starts: Sequence[StageStart],
     *,
     requests: int = REQUESTS,
-    rate_rps: float = RATE_RPS,
-    seed: int = 0,
 ) -> tuple[list[int], int, int]:
     """Latencies of Poisson arrivals for instances that share a device's memory, microseconds; how
     many found their model absent; the most bytes held.
@@ -270,7 +268,7 @@ def serve_many(
     for each in size:
         each.leave()
     budget = IN_MEMORY * max(sizes)
-    rng = random.Random(seed)
+    rng = random.Random(0)
     held: OrderedDict[int, Any] = OrderedDict()
     bytes_held = most = cold = 0
     latencies: list[int] = []
@@ -278,7 +276,7 @@ def serve_many(
     gc.freeze()  # as a worker does that has read its models
     began, at = time.perf_counter(), 0.0
     for _ in range(requests):
-        at += rng.expovariate(rate_rps)
+        at += rng.expovariate(RATE_RPS)
         instance = rng.randrange(INSTANCES)
         kind = instance % len(networks)
         while (left := at - (time.perf_counter() - began)) > 0:

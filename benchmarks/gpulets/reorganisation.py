@@ -19,10 +19,12 @@ from headrace.domain.events import AnyEvent
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.driver import JitteredDurations, SimDriver
 from headrace.simulation.gateway import as_reached
 from headrace.simulation.migration import Asked, MigrationSession, epoch_over
 from headrace.simulation.offered.arrivals import Arrival
+
+POLICY = "reservation"
 
 
 class Decide(Protocol):
@@ -68,9 +70,6 @@ def simulate_reorganisation(
     *,
     period_us: int,
     ready_after_us: int,
-    policy: str = "reservation",
-    jitter: bool = True,
-    seed: int = 0,
 ) -> ReorganisedRun:
     """Run all arrivals, changing plans as `decide` says.
 
@@ -78,9 +77,7 @@ def simulate_reorganisation(
         profiles: of all models of all plans, which are of one size each.
         ready_after_us: from a decision until the new plan's workers have loaded.
     """
-    rng = np.random.default_rng(seed)
-    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    session = _Session(plan, profiles, policy, durations, decide, ready_after_us)
+    session = _Session(plan, profiles, decide, ready_after_us)
     session.run(arrivals, period_us)
     return ReorganisedRun(epochs=session.logs(), changes=session.changes())
 
@@ -112,14 +109,11 @@ class _Session(MigrationSession):
         self,
         plan: Plan,
         profiles: Mapping[str, Profile],
-        policy: str,
-        durations: Durations,
         decide: Decide,
         ready_after_us: int,
     ) -> None:
         self._profiles = profiles
-        self._policy = policy
-        self._durations = durations
+        self._durations = JitteredDurations(np.random.default_rng(0))
         self._decide = decide
         self._ready_after_us = ready_after_us
         self._clock = SimClock()
@@ -149,7 +143,7 @@ class _Session(MigrationSession):
         """What happened under each plan; requests arrived when they reached the machine."""
         return tuple(
             EpochLog(
-                served.epoch.placed.topology.event_log_header("virtual", self._policy),
+                served.epoch.placed.topology.event_log_header("virtual", POLICY),
                 as_reached(served.events, self.reached_at_us),
             )
             for served in self._served
@@ -170,7 +164,7 @@ class _Session(MigrationSession):
         placed = PlacedTopology.from_plan(plan, self._profiles)
         events: list[AnyEvent] = []
         driver = SimDriver(placed.topology, self._clock, self._durations)
-        epoch = epoch_over(placed, self._policy, self._clock, driver, events)
+        epoch = epoch_over(placed, POLICY, self._clock, driver, events)
         self._served.append(_Served(plan, epoch, events))
         return self._served[-1]
 

@@ -58,14 +58,9 @@ def make_hardware(
 
 
 def make_reference(
-    partitions: Sequence[tuple[str, Fraction, int]],
-    *,
-    per_server: dict[str, int],
-    devices: dict[str, int] | None = None,
-    blocks_each: int = 1,
+    partitions: Sequence[tuple[str, Fraction, int]], *, per_server: dict[str, int]
 ) -> ReferencePlan:
-    """One model, one pipeline of (device type, share, slots), batch size 1."""
-    counts = devices or dict.fromkeys(per_server, 100)
+    """One model, one pipeline of (device type, share, slots), batch size 1, of a block each."""
     shares = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
     return ReferencePlan(
         name="by-hand",
@@ -73,7 +68,7 @@ def make_reference(
         bandwidth_gbps=8.0,
         max_stages=3,
         devices=tuple(
-            ReferenceDevice(name=name, count=counts[name], per_server=n, shares=shares)
+            ReferenceDevice(name=name, count=100, per_server=n, shares=shares)
             for name, n in per_server.items()
         ),
         deployments=(
@@ -91,8 +86,8 @@ def make_reference(
                         batch_size=1,
                         partitions=tuple(
                             ReferencePartition(
-                                first_block=i * blocks_each,
-                                end_block=(i + 1) * blocks_each,
+                                first_block=i,
+                                end_block=i + 1,
                                 device=device,
                                 share=share,
                                 slots=slots,

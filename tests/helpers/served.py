@@ -77,13 +77,11 @@ def served_chain(
     return _served(path, cuts, pools, batch_size, slo_us, stage_us, device, nodes, gbps)
 
 
-def served_add_one(
-    folder: Path, *, slots: int = 1, batch_size: int = 32, slo_us: int = UNHURRIED_US
-) -> Served:
+def served_add_one(folder: Path, *, slots: int = 1) -> Served:
     """float32 x [N, 16] -> y = x + 1 in one stage."""
     model = add_one_model(WIDTH)
     path = saved(model, folder / "m.onnx")
-    return _served(path, ["y"], [slots], batch_size, slo_us, 100, "cpu", 1, None)
+    return _served(path, ["y"], [slots], 32, UNHURRIED_US, 100, "cpu", 1, None)
 
 
 def _served(

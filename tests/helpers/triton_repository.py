@@ -19,13 +19,12 @@ def add_model(
     model: onnx.ModelProto | None,
     config: str | None,
     version: int = 1,
-    file: str = "model.onnx",
 ) -> Path:
     """Write one model's folder; returns it."""
     folder = repository / name
     (folder / str(version)).mkdir(parents=True)
     if model is not None:
-        saved(model, folder / str(version) / file)
+        saved(model, folder / str(version) / "model.onnx")
     if config is not None:
         (folder / "config.pbtxt").write_text(config)
     return folder
