@@ -228,7 +228,10 @@ def test_strings_that_are_not_as_the_model_takes_them_are_refused_in_a_sentence(
     ("data", "said"),
     [
         (["a", "b", "c"], "needs 4 strings, got 3"),
-        (["a", "b", "c", 4], "needs 4 strings, got 3"),
+        (["a", "b", "c", 4], "'words': `data`: Expected `str`, got `int` - at `$[3]`"),
+        ([["a", "b"], [None, "d"]], "'words': `data`: Expected `str`, got `null` - at `$[1][0]`"),
+        (["a", '\\"\ud800', "c", "d"], "'words': string 1 (from 0) has half a character"),
+        (["a", "b", "\udbff", "\udc00"], "'words': string 2 (from 0) has half a character"),
         ([["a", "b", "c"], ["d"]], "nested otherwise than shape [2, 2]"),
         ([[["a", "b"], ["c", "d"]]], "must be a flat list, or nested as its shape is"),
         (["a", "b", "c", "ü" * 9], "has 18 bytes"),

@@ -88,6 +88,12 @@ BAD_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "cut JSON": (post(INFER, body()[:-5]), 400, "truncated"),
     "not an object": (post(INFER, b"[1, 2]"), 400, "Expected `object`, got `array`"),
     "not UTF-8": (post(INFER, b'{"id": "\xff"}'), 400, "not UTF-8"),
+    "half a character in a name": (post(INFER, body(name="\ud800")), 400, "(byte 22) has half a"),
+    "half a character in the id": (
+        post(INFER, json.dumps({"id": "a\\\udc00", **GOOD}).encode()),
+        400,
+        "a text of the JSON (byte 9) has half a character (a lone surrogate)",
+    ),
     "NaN": (post(INFER, raw_data("[NaN, 1, 2, 3]")), 400, "which binary data can carry"),
     "Infinity": (post(INFER, raw_data("[1, 2, 3, -Infinity]")), 400, "no infinity, which"),
     "byte order mark": (post(INFER, b"\xef\xbb\xbf" + body()), 400, "without a byte order mark"),

@@ -8,6 +8,7 @@ it. An app's are any bytes of any length.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,15 @@ from headrace.serving.core.signature import (
     shape_text,
 )
 from headrace.serving.front.v2_tensors import read_list
+
+_TEXT = re.compile(rb'"[^"]*"')
+"""In JSON without its escaped quotes."""
+_HALF = re.compile(
+    rb"(?<!\\)((?:\\\\)*)(?:"
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""In JSON, where a character beyond 16 bits is two escapes (UTF-16): one that stands alone."""
 
 
 def split(tensor: GivenTensor, data: memoryview) -> list[bytes]:
@@ -51,15 +61,35 @@ def from_json(tensor: GivenTensor, data: msgspec.Raw) -> list[bytes]:
     """A tensor's strings from a list of texts.
 
     Raises:
-        InvalidError: it is not as many texts as the shape needs.
+        InvalidError: it is not as many texts as the shape needs, or holds something else.
     """
     needed, text = math.prod(tensor.shape), bytes(data)
     # Counted first, because a text takes 3 bytes here and 50 as an object.
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') != 2 * needed:
-        raise wrong_count(tensor, plain.count(b'"') // 2)
+    texts = plain.count(b'"') // 2
+    # Where there are as many values as are needed, the one that is no text is named below.
+    if texts > needed or (texts < needed and _TEXT.sub(b"", plain).count(b",") != needed - 1):
+        raise wrong_count(tensor, texts)
     values = read_list(str, text, tensor.shape, tensor.name)
+    if len(values) != needed:
+        raise wrong_count(tensor, len(values))
     return [value.encode() for value in values]
+
+
+def half_character(text: bytes) -> int | None:
+    """Where in JSON half a character (a lone surrogate) stands first; None: nowhere."""
+    found = _HALF.search(text)
+    return None if found is None else found.start()
+
+
+def without_halves(text: bytes) -> bytes:
+    """JSON of the same length, with whole characters in their place."""
+    return _HALF.sub(rb"\1\\ufffd", text)
+
+
+def texts_before(text: bytes, at: int) -> int:
+    """How many texts of JSON end before `at`, which lies in one."""
+    return text[:at].replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') // 2
 
 
 def in_rooms(tensor: GivenTensor, layout: TensorLayout, texts: Sequence[bytes]) -> NDArray[Any]:

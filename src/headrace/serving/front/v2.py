@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.domain.base import MOST_PRIORITY
+from headrace.domain.base import JSON_ERRORS, MOST_PRIORITY
 from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
     MAX_TIMEOUT_US,
@@ -24,7 +24,14 @@ from headrace.serving.core.signature import (
 )
 from headrace.serving.engine.inference import Answer, Buffer
 from headrace.serving.front.http_messages import Limits, Response
-from headrace.serving.front.strings import from_json, in_rooms, split
+from headrace.serving.front.strings import (
+    from_json,
+    half_character,
+    in_rooms,
+    split,
+    texts_before,
+    without_halves,
+)
 from headrace.serving.front.v2_answers import (
     LongAnswer,
     Sent,
@@ -354,11 +361,34 @@ def _decode_json(text: memoryview) -> _Request:
     except msgspec.ValidationError as error:
         raise InvalidError(f"the inference request is not as it should be: {error}") from error
     except msgspec.DecodeError as error:
-        raise InvalidError(malformed(error, text)) from error
+        raise InvalidError(_half_a_character(text) or malformed(error, text)) from error
     except UnicodeDecodeError as error:
         raise InvalidError("the JSON is not UTF-8") from error
     except RecursionError as error:
         raise InvalidError("the JSON is nested too deeply") from error
+
+
+def _half_a_character(text: memoryview) -> str | None:
+    """Of a request refused for a text in it: which one has a lone surrogate; None: none has."""
+    whole = bytes(text)
+    at = half_character(whole)
+    if at is None:
+        return None
+    why = "has half a character (a lone surrogate); send whole characters"
+    mended = without_halves(whole)
+    try:
+        inputs = _DECODER.decode(mended).inputs
+    except JSON_ERRORS:
+        inputs = []
+    end = 0
+    for tensor in inputs:
+        data = bytes(tensor.data)
+        start = mended.find(data, end) if data else end
+        end = start + len(data)
+        if start <= at < end:
+            number = texts_before(data, at - start)
+            return f"input {quoted(tensor.name)}: string {number} (from 0) {why}"
+    return f"a text of the JSON (byte {at}) {why}"
 
 
 def malformed(error: Exception, text: memoryview) -> str:
