@@ -339,6 +339,16 @@ def test_nodes_that_do_not_reach_each_other_are_named_before_anything_is_served(
         assert [n0.end(), n1.end()] == [0, 0]
 
 
+def test_an_agent_says_that_its_certificate_ends_soon(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pair = authority(tmp_path)
+    known = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
+    with agents(tmp_path, "n0", arguments=(*known, f"--tls-ca={pair.certificate}")):
+        pass
+    assert f"--tls-cert {pair.certificate} expires on 20" in capfd.readouterr().err
+
+
 def infer(url: str, rows: Rows) -> Rows:
     tensor = {"name": "x", "shape": list(rows.shape), "datatype": "FP32"}
     body = json.dumps({"inputs": [tensor | {"data": rows.ravel().tolist()}]}).encode()

@@ -24,6 +24,7 @@ class Secured:
     live: LiveServer
     tls: ClientTls
     token: str
+    log: Path
 
     def url(self, scheme: str) -> str:
         port = self.live.grpc_address.rpartition(":")[2] if "grpc" in scheme else self.live.port
@@ -49,9 +50,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         *("--tls-cert", str(server.certificate), "--tls-key", str(server.key)),
         *("--tls-client-ca", str(ours.certificate)),
     )
-    with serving(plan, *arguments, environment={"XDG_CONFIG_HOME": str(folder)}) as live:
+    environment, log = {"XDG_CONFIG_HOME": str(folder)}, folder / "log"
+    with serving(plan, *arguments, environment=environment, redirections=f"2>{log}") as live:
         tls = ClientTls(authority=ours.certificate, certificate=client.certificate, key=client.key)
-        yield Secured(live, tls, Path(str(live.token_file)).read_text().strip())
+        yield Secured(live, tls, Path(str(live.token_file)).read_text().strip(), log)
 
 
 def check(url: str, options: LoadOptions, outputs: Callable[[bytes], bytes]) -> None:
@@ -91,6 +93,10 @@ def test_grpc_in_the_clear(plain: LiveServer, example: Path) -> None:
     url = f"grpc://{plain.grpc_address}"
     check(url, LoadOptions(input_paths=(example,)), of_grpc)
     assert served_rates(url)["m"].planned_rps == served_rates(plain.url)["m"].planned_rps
+
+
+def test_the_log_says_that_the_certificate_ends_soon(secured: Secured) -> None:
+    assert secured.log.read_text().count("server.pem expires on 20") == 1
 
 
 def test_grpc_over_mutual_tls_with_a_token(secured: Secured, example: Path) -> None:

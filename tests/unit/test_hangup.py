@@ -111,6 +111,13 @@ def test_a_sighup_while_models_are_loaded_reads_the_plan_again_when_they_are() -
     assert outcome(world) == (1, True)
 
 
+def test_the_log_reminds_the_operator_at_the_start_and_at_each_sighup() -> None:
+    world, at_s = World(terminal=False), []
+    world.server.remind = lambda: at_s.append(world.loop.time())
+    world.run((10.0, World.hup), (20.0, World.hup))
+    assert at_s == [0.0, 10.0, 20.0]
+
+
 def test_the_end_of_its_terminal_ends_a_server() -> None:
     world = World(terminal=True)
     world.run((10.0, World.goes), (10.0 + SETTLE_S / 2, World.hup))

@@ -83,12 +83,14 @@ def agent(
     [dim]headrace agent --name n0 --host 10.0.0.1 --secret-file cluster.secret[/dim]
     """
     import os
+    from logging import getLogger
 
     import msgspec
 
     from headrace import __version__
     from headrace.commands import event_loop
     from headrace.domain.base import host_port
+    from headrace.serving.certificates import reminder
     from headrace.serving.server_log import log_to_stderr
     from headrace.serving.service_manager import say_ready
     from headrace.serving.workers.affinity import allowed_cores
@@ -117,6 +119,8 @@ def agent(
     )
     raise_descriptor_limit()
     log_to_stderr()
+    if tls_cert is not None and tls_key is not None:
+        reminder(getLogger("headrace.agent"), tls_cert, tls_key)()
 
     @whoever_reads()
     def on_ready(at: str, number: int) -> None:

@@ -56,6 +56,7 @@ async def run_server(setup: ServerSetup, on_ready: Callable[[Mapping[str, str]],
     from headrace.dispatch.topology import Topology
     from headrace.domain.errors import PlanError
     from headrace.serving.apps.runtime import AppLog, AppRuntime
+    from headrace.serving.certificates import reminder
     from headrace.serving.changes.changeover import Changeover
     from headrace.serving.core.by_shape import ByShape
     from headrace.serving.core.epoch_logs import EpochLogs
@@ -96,6 +97,9 @@ async def run_server(setup: ServerSetup, on_ready: Callable[[Mapping[str, str]],
     )
     fronts = fronts_of(core, asked)
     started = Server(lived, tuple(fronts.values()), changeover, setup.lame_duck_s)
+    tls = asked.common.tls
+    if tls is not None:
+        started.remind = reminder(log, tls.certificate, tls.key)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if setup.replan is not None:
         replanner = Replanner(changeover, logs.counters, setup.plan_path, setup.replan)

@@ -64,6 +64,8 @@ class Server:
         """`fronts`: one or more. `changeover`: lets the plan be changed; None: the server keeps the
         one it began with. `lame_duck_s`: how long it goes on answering after SIGTERM. `terminal`:
         None: this process's."""
+        self.remind: Callable[[], None] = lambda: None
+        """Says in the log what the operator should see to, at the start and at SIGHUP."""
         self._engine = engine
         self._fronts = fronts
         self._changeover = changeover
@@ -94,6 +96,7 @@ class Server:
         except BaseException:
             await self._stop_fronts()
             raise
+        self.remind()
         loop.add_signal_handler(signal.SIGTERM, self.retire)
         loop.add_signal_handler(signal.SIGINT, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -159,6 +162,7 @@ class Server:
             if self._before_hangup is not signal.SIG_IGN:
                 self.stop()
             return
+        self.remind()
         if self._changeover is None or self._stop.is_set():
             log.warning("SIGHUP: the plan cannot be changed now")
             return
