@@ -146,6 +146,15 @@ def test_the_probes_ask_what_is_served_without_a_token() -> None:
     assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
 
 
+def test_replicas_are_on_nodes_of_their_own_as_far_as_there_are_nodes() -> None:
+    (spread,) = POD["topologySpreadConstraints"]
+
+    assert DEPLOYMENT["spec"]["replicas"] > 1
+    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+    assert spread["whenUnsatisfiable"] == "DoNotSchedule"
+    assert spread["labelSelector"] == DEPLOYMENT["spec"]["selector"]
+
+
 def test_the_pod_is_no_root_and_mounts_what_it_uses() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
 
@@ -188,8 +197,6 @@ def test_the_image_copies_what_there_is_and_is_no_root() -> None:
             assert (ROOT / source).exists()
             assert f"!{source}" in ignored
     assert dockerfile_lines("USER") == ["10001"]
-    (health,) = dockerfile_lines("HEALTHCHECK")
-    assert "/v2/health/ready" in health
     known = (
         r"^(ARG|FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)"
         r"(?: |$)"
@@ -197,10 +204,13 @@ def test_the_image_copies_what_there_is_and_is_no_root() -> None:
     assert all(re.match(known, line) for line in DOCKERFILE.splitlines())
 
 
-def test_the_health_check_of_the_image_is_python() -> None:
+def test_the_health_check_of_the_image_asks_in_python_whether_the_server_lives() -> None:
+    """Docker Swarm restarts what is unhealthy, and a server that loads models is not ready."""
     (health,) = dockerfile_lines("HEALTHCHECK")
     command = yaml.safe_load(health.partition("CMD ")[2])
 
+    assert CONTAINER["livenessProbe"]["httpGet"]["path"] in health
+    assert "/v2/health/ready" not in health
     assert command[0] == "python"
     compile(command[2], "healthcheck", "exec")
 

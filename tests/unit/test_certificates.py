@@ -1,11 +1,11 @@
 """Until when a server's certificate is valid, as its log says it."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
 
-from headrace.serving import certificates
 from headrace.serving.certificates import SOON_S, Validity, reminder, validity
 from helpers.certificates import authority, signed
 
@@ -24,7 +24,7 @@ def test_a_certificate_is_read_whatever_the_time_is_and_with_its_chain(
     assert found is not None
     assert found == validity(server.certificate, server.key)
     assert found.until_s - found.since_s == 2 * DAY_S
-    monkeypatch.setattr(certificates.time, "time", lambda: found.until_s + DAY_S)
+    monkeypatch.setattr(time, "time", lambda: found.until_s + DAY_S)
     with caplog.at_level(logging.WARNING):
         reminder(logging.getLogger("headrace.serve"), chain, server.key)()
     [record] = caplog.records
