@@ -1,5 +1,7 @@
 """Event logs: what was written is what is read, and nothing else is accepted."""
 
+import gzip
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.catalog.event_log import CHUNK_EVENTS, LAST_US, EventLogWriter, read_event_log
+from headrace.catalog.event_log import (
+    CHUNK_EVENTS,
+    LAST_US,
+    EventLogWriter,
+    read_event_log,
+    read_header,
+)
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     Answered,
@@ -103,6 +111,41 @@ def test_the_log_of_a_killed_writer_is_read_up_to_its_last_whole_line(tmp_path: 
     assert read_event_log(path, allow_cut_short=True) == (HEADER, [SlotLost(1, 0)])
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_log_that_was_gzipped_since_is_read_as_it_is(tmp_path: Path, members: int) -> None:
+    path = tmp_path / "run.events.1.gz"
+    with EventLogWriter(path, HEADER) as writer:
+        writer.append(SlotLost(1, 0))
+        writer.append(SlotLost(2, 0))
+    plain = path.read_bytes()
+    cuts = [0, len(plain) // 2, len(plain)] if members == 2 else [0, len(plain)]
+    packed = b"".join(gzip.compress(plain[a:b]) for a, b in pairwise(cuts))
+    path.write_bytes(packed)
+
+    assert read_event_log(path) == (HEADER, [SlotLost(1, 0), SlotLost(2, 0)])
+    assert read_header(path) == HEADER
+
+
+def test_of_a_gzipped_log_that_is_cut_short_or_damaged_the_same_is_told_as_of_others(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.events.1.gz"
+    with EventLogWriter(path, HEADER) as writer:
+        for at_us in range(1, 1001):
+            writer.append(SlotLost(at_us, 0))
+    packed = gzip.compress(path.read_bytes())
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DocumentError, match=r"run\.events\.1\.gz: cut short"):
+        read_event_log(path)
+    header, events = read_event_log(path, allow_cut_short=True)
+    assert header == HEADER
+    assert 0 < len(events) < 1000
+
+    path.write_bytes(packed[:-8] + bytes(8))
+    with pytest.raises(DocumentError, match=r"run\.events\.1\.gz:1002: damaged gzipped data"):
+        read_event_log(path, allow_cut_short=True)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -161,7 +204,7 @@ def test_a_missing_log_and_an_unwritable_place_are_refused_by_name(tmp_path: Pat
     with pytest.raises(DocumentError, match="cannot write"):
         EventLogWriter(tmp_path / "no-folder" / "run.events", HEADER)
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(DocumentError):
+    with pytest.raises(DocumentError, match="empty: is empty; an event log begins with"):
         read_event_log(tmp_path / "empty")
 
 

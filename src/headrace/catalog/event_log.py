@@ -1,17 +1,22 @@
-"""Event logs in files: a header line, then one JSON array per event, in the order it happened."""
+"""Event logs in files: a header line, then one JSON array per event, in the order it happened.
+
+Logs that were gzipped since, as those of a server are when they are rotated, are read as they are.
+"""
 
 import contextlib
 import errno
 import fcntl
+import gzip
 import os
 import select
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import msgspec
 
@@ -40,6 +45,7 @@ from headrace.domain.events import (
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_EVENTS: Final = 100_000_000
 MAX_LOG_BYTES: Final = 1 << 34
+_GZIP: Final = b"\x1f\x8b"
 LAST_US: Final = 1 << 60
 
 CHUNK_EVENTS: Final = 256
@@ -267,13 +273,13 @@ def read_event_log(
 
     Args:
         allow_cut_short: leave out a last line without its newline, which is what remains of a
-            writer that was killed.
+            writer that was killed, and take gzipped data without their end.
 
     Raises:
         DocumentError: names the file, the line, what was expected and what was found.
     """
     try:
-        with open_regular(path, MAX_LOG_BYTES) as file:
+        with _opened(path) as file:
             lines = _lines(file, path, allow_cut_short)
             header = _header(next(lines, (1, b"")), path)
             return header, list(_events(lines, path, header))
@@ -288,16 +294,29 @@ def read_header(path: Path) -> EventLogHeader:
         DocumentError: there is no event log.
     """
     try:
-        with open_regular(path, MAX_LOG_BYTES) as file:
+        with _opened(path) as file:
             return _header(next(_lines(file, path, True), (1, b"")), path)
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with open_regular(path, MAX_LOG_BYTES) as file:
+        if file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield cast(BinaryIO, unpacked)
+
+
 def _lines(file: BinaryIO, path: Path, allow_cut_short: bool) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
+    number = read_bytes = 0
+    while line := _line(file, path, number, allow_cut_short):
         number += 1
+        read_bytes += len(line)
+        if read_bytes > MAX_LOG_BYTES:
+            raise DocumentError(f"{path}:{number}: more than {MAX_LOG_BYTES:,} bytes")
         if len(line) > MAX_LINE_BYTES:
             raise DocumentError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
         if number > MAX_EVENTS:
@@ -311,8 +330,22 @@ def _lines(file: BinaryIO, path: Path, allow_cut_short: bool) -> Iterator[tuple[
         yield number, line
 
 
+def _line(file: BinaryIO, path: Path, number: int, allow_cut_short: bool) -> bytes:
+    """The one behind the `number`-th; empty: there is none."""
+    try:
+        return file.readline(MAX_LINE_BYTES + 1)
+    except EOFError as error:
+        if allow_cut_short:
+            return b""
+        raise DocumentError(f"{path}: cut short; its gzipped data have no end") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DocumentError(f"{path}:{number + 1}: damaged gzipped data: {error}") from error
+
+
 def _header(numbered: tuple[int, bytes], path: Path) -> EventLogHeader:
     number, line = numbered
+    if not line:
+        raise DocumentError(f"{path}: is empty; an event log begins with its header")
     try:
         header = msgspec.json.decode(line, type=EventLogHeader)
     except JSON_ERRORS as error:
