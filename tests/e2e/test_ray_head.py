@@ -28,7 +28,8 @@ def test_answers_go_on_without_the_head_and_nothing_is_left(
     plan = write_plan(served_chain(tmp_path, pools=(1, 1, 1), nodes=3), tmp_path)
     with ray_cluster() as cluster:
         on_ray = ("--cluster=ray", f"--address={cluster.address}")
-        with serving(plan, *on_ray, environment={}) as server:
+        log = tmp_path / "log"
+        with serving(plan, *on_ray, environment={}, redirections=f"2>{log}") as server:
             with Asking(server.url, tmp_path / "m.onnx") as asking:
                 asking.until_answered()
                 before = {child for agent in agents() for child in children(agent)}
@@ -42,7 +43,11 @@ def test_answers_go_on_without_the_head_and_nothing_is_left(
                 assert {child for agent in agents() for child in children(agent)} == before
                 assert set(asking.outcomes) == {"answered"}, asking.outcomes
                 assert asking.outcomes["answered"] >= answered + 100
+                wait_until(
+                    lambda: "Ray's head has said nothing for 3 s" in log.read_text(),
+                    "nobody is told that the head is away",
+                )
             server.signal(signal.SIGTERM)
-            code, said = server.wait()
-            assert code == 0, said
+            code, _ = server.wait()
+            assert code == 0, log.read_text()
     wait_until(lambda: not agents() and not commands("AgentActor"), "processes are left behind")

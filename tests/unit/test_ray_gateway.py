@@ -1,5 +1,6 @@
 """The gateway that serves a plan on a Ray cluster: it ends when it is told to, whatever goes on."""
 
+import logging
 import signal
 import sys
 import threading
@@ -205,6 +206,34 @@ def test_a_second_signal_leaves_whatever_is_waited_for(
     assert left.result(PATIENCE_S) == 128 + signal.SIGTERM
     assert gateway.heard == [signal.SIGTERM]
     answers.set()
+
+
+def test_the_log_says_when_rays_head_is_silent_and_when_it_is_back(
+    started: list[FakeGateway], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served, said = served_there(), threading.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.set()
+
+    def answers(_: object) -> list[Any]:
+        assert said.wait(PATIENCE_S)
+        return []
+
+    monkeypatch.setattr(serving, "SILENT_S", 0.0)
+    monkeypatch.setattr(serving, "nodes_of", answers)
+    monkeypatch.setenv(serving.RAYS_PATIENCE, "30")
+    heard = Heard()
+    logging.getLogger().addHandler(heard)  # behind that of `caplog`
+    try:
+        assert served._nodes() == []
+    finally:
+        logging.getLogger().removeHandler(heard)
+    silent, back = caplog.messages
+    assert silent.startswith("Ray's head has said nothing for 0 s")
+    assert "unless it is back within 30 s, Ray ends its nodes and this command" in silent
+    assert back == "Ray's head is back"
 
 
 def test_an_actor_whose_agent_is_stopped_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:

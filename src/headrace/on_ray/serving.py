@@ -43,7 +43,7 @@ from headrace.on_ray.matching import (
     named_resources,
     wanted_of_plan,
 )
-from headrace.on_ray.nodes import living, nodes_of
+from headrace.on_ray.nodes import RayNode, living, nodes_of
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ FIRST_READY_S = 600.0
 """Models are sent, loaded and compiled."""
 HEAD_S = 5.0
 """For Ray's head to hear that all has ended. It learns it anyhow once this process has."""
+SILENT_S = 3.0
+"""For Ray's head to say which nodes there are; it takes some milliseconds."""
+RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""The environment variable for how long Ray waits for its head, in seconds; 60 without it."""
 AT_ONCE_S = 2.0
 """From a second signal to the end, whatever is waited for."""
 
@@ -178,7 +182,7 @@ class ServedOnRay:
     def _look_after_nodes(self) -> None:
         """Give nodes of the plan whose machine has left another one."""
         used = {agent.node.id for agent in self.agents.values()}
-        there = living(nodes_of(self._ray), used)
+        there = living(self._nodes(), used)
         alive = {node.id for node in there}
         lost = [agent for agent in self.agents.values() if agent.node.id not in alive]
         if not lost:
@@ -196,6 +200,29 @@ class ServedOnRay:
             id = found.pairs.get(agent.wanted.name)
             if id is not None and not self._stopping.is_set():
                 self._replace(agent, PlacedAgent(self._ray, agent.wanted, by_id[id], self._named))
+
+    def _nodes(self) -> tuple[RayNode, ...]:
+        """What Ray's head says, however long that takes; the log says where it is long."""
+        silent = threading.Event()
+
+        def say() -> None:
+            silent.set()
+            logger.warning(
+                "Ray's head has said nothing for %g s: serving goes on, and nothing that dies is"
+                " replaced; unless it is back within %s s, Ray ends its nodes and this command",
+                *(SILENT_S, os.environ.get(RAYS_PATIENCE, "60")),
+            )
+
+        timer = threading.Timer(SILENT_S, say)
+        timer.daemon = True
+        timer.start()
+        try:
+            there = nodes_of(self._ray)
+        finally:
+            timer.cancel()
+        if silent.is_set():
+            logger.warning("Ray's head is back")
+        return there
 
     def _replace(self, lost: PlacedAgent, agent: PlacedAgent) -> None:
         """
