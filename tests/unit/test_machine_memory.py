@@ -5,32 +5,9 @@ from pathlib import Path
 import pytest
 
 from headrace.serving.workers.machine_memory import MachineMemory
+from helpers.control_groups import GB, limited, machine, write
 
-GB = 1_000_000_000
 UNLIMITED = str((1 << 63) - 4096)
-
-
-def write(folder: Path, **texts: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name.replace("__", ".")).write_text(text)
-
-
-def machine(folder: Path, said: str, available_bytes: int = 8 * GB) -> Path:
-    """What /proc says; `said` is of the groups of this process."""
-    write(folder, meminfo=f"MemTotal: 9 kB\nMemAvailable: {available_bytes // 1024} kB\n")
-    write(folder / "self", cgroup=said)
-    return folder
-
-
-def limited(folder: Path, limit: str, used: int, idle_files: int, kills: int = 0) -> None:
-    write(
-        folder,
-        memory__max=limit,
-        memory__current=str(used),
-        memory__stat=f"anon 5\ninactive_file {idle_files}\n",
-        memory__events=f"max 3\noom_kill {kills}\noom_group_kill 0\n",
-    )
 
 
 def test_a_container_has_what_its_limit_leaves_but_for_files_that_nobody_uses(

@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 from headrace.domain.errors import ModelError
+from headrace.serving.workers import host as local
 from headrace.serving.workers.affinity import allowed_cores
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.kept_files import KeptFiles
+from headrace.serving.workers.machine_memory import MachineMemory
 from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote import files
 from headrace.serving.workers.remote.agent import Agent, AgentOptions, run_agent
@@ -24,10 +27,13 @@ from headrace.serving.workers.remote.cluster import ClusterAddresses, close_link
 from headrace.serving.workers.remote.files import held_alone
 from headrace.serving.workers.remote.frames import Expect, Order, Tensors
 from headrace.serving.workers.remote.handshake import HandshakeError
+from headrace.serving.workers.remote.host import FileHashes, RemoteHost
 from headrace.serving.workers.remote.link import Address, AgentLink
 from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session, _Worker
+from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.agents import opened_links
+from helpers.control_groups import limited, machine
 from helpers.cores import GONE
 from helpers.waiting import until
 
@@ -221,6 +227,36 @@ def test_an_agent_refuses_to_listen_under_a_name_that_no_host_can_have(
     agent = Agent(AgentOptions(name="n0", host=host, port=0, secret=SECRET, cache=tmp_path))
     with pytest.raises(HandshakeError, match=f"cannot listen on {host}:0: .*label"):
         agent.open()
+
+
+def test_a_gateway_is_told_of_an_agents_memory_limit_and_of_a_worker_that_was_ended_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc, groups = machine(tmp_path / "proc", "0::/\n"), tmp_path / "groups"
+    limited(groups, "3000000", used=1_000_000, idle_files=0)
+    monkeypatch.setattr(local, "MachineMemory", lambda: MachineMemory(proc, groups))
+    lost = list[str]()
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        links = await opened_links(cluster, "n0")
+        links["n0"].keep()
+        remote = RemoteHost(links["n0"], FileHashes(), lambda *_: 0)
+        await until(lambda: remote.available_memory_bytes() is not None)
+        assert remote.available_memory_bytes() == 2_000_000
+        spec = WorkerSpec(slot="slot0", executor="emulated", loads=())
+        worker = remote.start_worker([spec], lambda _: None, lost.append)
+        await worker.load(PATIENCE_S)
+
+        limited(groups, "3000000", used=1_000_000, idle_files=0, kills=1)
+        os.kill(worker.process_id, signal.SIGKILL)
+
+        await until(lambda: bool(lost))
+        await worker.reap()
+        await close_links(links)
+
+    play(scene, tmp_path / "files")
+    [reason] = lost
+    assert "(the memory limit of its control group, or container, was reached)" in reason
 
 
 @contextlib.asynccontextmanager
