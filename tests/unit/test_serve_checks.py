@@ -119,6 +119,23 @@ def taken() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+def refused(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve a plan whose stages are cut from a model; fails where it is rehearsed first."""
+
+    def rehearsed(*_: object) -> None:
+        pytest.fail("it is rehearsed")
+
+    plan = write_plan(served_chain(folder), folder)
+    monkeypatch.setattr(rehearse, "rehearse_before_ready", rehearsed)
+    monkeypatch.setattr(sys, "argv", ["headrace", "serve", str(plan), "--no-auth", *words])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == 2
+
+
 def test_a_port_in_use_is_found_before_a_plan_is_rehearsed(
     tmp_path: Path,
     taken: int,
@@ -126,21 +143,22 @@ def test_a_port_in_use_is_found_before_a_plan_is_rehearsed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It takes the cores of the server that has the port."""
+    refused(["--port", str(taken)], tmp_path, monkeypatch)
 
-    def rehearsed(*_: object) -> None:
-        pytest.fail("it is rehearsed")
-
-    plan = write_plan(served_chain(tmp_path), tmp_path)
-    monkeypatch.setattr(rehearse, "rehearse_before_ready", rehearsed)
-    words = ["headrace", "serve", str(plan), "--no-auth", "--port", str(taken)]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-
-    assert ended.value.code == 2
     assert f"127.0.0.1:{taken} is in use by another program" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_found_before_a_plan_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file" / "cache"))
+
+    refused(["--port", "0"], tmp_path, monkeypatch)
+
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: ")
+    assert "cannot be written: Not a directory; set HEADRACE_CACHE to a folder" in said
 
 
 def test_the_port_of_grpc_and_the_admin_socket_are_tried_too(tmp_path: Path, taken: int) -> None:

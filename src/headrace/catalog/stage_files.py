@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.catalog.cache_folder import content_key, store
+from headrace.catalog.cache_folder import check_store, content_key, store
 from headrace.catalog.documents import sha256_file
 from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
@@ -212,7 +212,21 @@ def _cached_path(
     key = content_key(
         [EXTRACTION_VERSION, model, list(map(_any_size, inputs)), list(map(_any_size, outputs))]
     )
-    return cache_folder() / "stages" / key[:2] / f"{key}.onnx"
+    return _folder() / key[:2] / f"{key}.onnx"
+
+
+def check_first_stage() -> None:
+    """Where no stage of any model is kept yet: see whether one could be, before long work.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    if not _folder().exists():
+        check_store(_folder() / "stage.onnx")
+
+
+def _folder() -> Path:
+    return cache_folder() / "stages"
 
 
 def _any_size(spec: TensorSpec) -> TensorSpec:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import typer
 
     from headrace.domain.plan import Plan
+    from headrace.executors.table import ExecutorChoice
     from headrace.serving.apps.host import AppHost
     from headrace.serving.workers.remote.cluster import ClusterAddresses
 
@@ -131,6 +132,20 @@ def check_plans_beside(plan_path: Path) -> None:
     if plan_path.exists():
         with folder_beside(plan_path, "replan", ADVICE):
             pass
+
+
+def check_cache(plan: "Plan", choice: "ExecutorChoice") -> None:
+    """Refuse to begin where no stage of a model can be kept: what comes before takes a minute.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    from headrace.catalog.stage_files import check_first_stage
+    from headrace.executors.table import executor, kind_for
+
+    kinds = {kind_for(slot.device, choice) for slot in plan.slots}
+    if any(executor(kind).reads_model for kind in kinds):
+        check_first_stage()
 
 
 def app_host(paths: Sequence[Path], threads: int | None, plan: "Plan") -> "AppHost | None":

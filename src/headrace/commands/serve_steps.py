@@ -94,7 +94,12 @@ def check(asked: PlanAsked, nodes: NodesAsked, service: "ServiceOptions") -> Che
     """
     from headrace.catalog.documents import files_behind
     from headrace.catalog.whole_file import check_apart
-    from headrace.commands.serve_checks import app_host, check_sizes, cluster_addresses
+    from headrace.commands.serve_checks import (
+        app_host,
+        check_cache,
+        check_sizes,
+        cluster_addresses,
+    )
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.workers.placement import refuse_unenforced
 
@@ -110,6 +115,7 @@ def check(asked: PlanAsked, nodes: NodesAsked, service: "ServiceOptions") -> Che
     )
     if not service.unenforced_shares:
         refuse_unenforced(served, service.executor, () if cluster is None else cluster.elsewhere)
+    check_cache(served, service.executor)
     functions = app_host(asked.apps, asked.app_threads, whole.plan)
     return Checked(whole=whole, cluster=cluster, functions=functions)
 

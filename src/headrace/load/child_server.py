@@ -110,21 +110,26 @@ def _running(
 
 
 class Tail:
-    """The end of what a process says, which is read for as long as it says anything: what an app
-    prints would fill a pipe, and hold up the server."""
+    """The last lines of what a process says, which is read for as long as it says anything: what an
+    app prints would fill a pipe, and hold up the server."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._kept = b""
+        self._cut = False
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def text(self) -> str:
         """Once the process has ended."""
         self._thread.join(PATIENCE_S)
-        return self._kept.decode(errors="replace").strip()
+        kept = self._kept.strip()
+        if self._cut:
+            kept = kept.partition(b"\n")[2] or kept  # one long line is better than none
+        return kept.decode(errors="replace")
 
     def _read(self) -> None:
         with self._stream:
             while said := os.read(self._stream.fileno(), 1 << 16):
+                self._cut |= len(self._kept) + len(said) > TAIL_BYTES
                 self._kept = (self._kept + said)[-TAIL_BYTES:]
