@@ -138,6 +138,8 @@ class Report(Record, frozen=True, kw_only=True):
     """Empty where the slots could not be seen, as by a load generator."""
     lateness: Distribution | None = None
     """How far behind schedule the load generator itself sent; None: simulated."""
+    connections: int | None = None
+    """The most that the load generator had open at once; None: simulated."""
     error_samples: dict[str, str] = msgspec.field(default_factory=dict)
     """Drop reason -> the first message that came with it, where there was one."""
     weights: WeightsUse | None = None

@@ -38,7 +38,10 @@ def test_json_on_standard_output_is_clean() -> None:
 
     summary = json.loads(result.stdout)
     assert summary["provenance"]["kind"] == "estimated"
-    assert summary["block_times"][0]["device"] == "H100"
+    [times], [whole] = summary["block_times"], summary["whole"]
+    assert (whole["device"], whole["share"]) == ("H100", "1")
+    assert whole["p50_us"] == [sum(column) for column in zip(*times["p50_us"], strict=True)]
+    assert whole["most_items_per_s"] == max(b * 1e6 / us for b, us in enumerate(whole["p50_us"], 1))
 
 
 def test_shares_that_are_no_fractions_are_refused() -> None:

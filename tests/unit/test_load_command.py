@@ -72,6 +72,8 @@ def test_load_measures_a_server_and_reports_in_the_simulators_terms(
     assert report.total.arrived == len(server.calls)
     assert report.models["m"].slo_attainment == 1.0
     assert report.lateness is not None
+    assert report.connections is not None
+    assert report.connections >= 1
     assert "--find-max" in err
 
 

@@ -1,5 +1,6 @@
 """`headrace estimate`: what a model would cost on devices one does not own."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ import typer
 from headrace.commands.output import console, next_step, note, print_json, wrote
 
 if TYPE_CHECKING:
-    from headrace.domain.profile import Profile
+    from headrace.domain.profile import BlockTimes, Profile
 
 
 def estimate(
@@ -87,6 +88,7 @@ def estimate(
                 "model": estimated.model,
                 "provenance": estimated.provenance,
                 "block_times": estimated.block_times,
+                "whole": [_whole(times) for times in estimated.block_times],
             }
         )
     else:
@@ -123,10 +125,34 @@ def _print_table(estimated: "Profile") -> None:
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    for times in estimated.block_times:
-        p50 = [sum(row[b] for row in times.p50_us) for b in range(times.max_batch)]
-        p99 = [sum(row[b] for row in times.p99_us) for b in range(times.max_batch)]
-        best = max((b + 1) * 1e6 / latency_us for b, latency_us in enumerate(p50))
-        cells = [f"{p50[b] / 1000:.2f} / {p99[b] / 1000:.2f}" for b in (0, -1)]
-        table.add_row(times.device, str(times.share), *cells, f"{best:.0f}")
+    for whole in map(_whole, estimated.block_times):
+        p50_us, p99_us = whole.p50_us, whole.p99_us
+        cells = [f"{p50_us[b] / 1000:.2f} / {p99_us[b] / 1000:.2f}" for b in (0, -1)]
+        table.add_row(whole.device, str(whole.share), *cells, f"{whole.most_items_per_s:.0f}")
     console.print(table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """All blocks together on a device type, by batch size."""
+
+    device: str
+    share: Fraction
+    p50_us: tuple[int, ...]
+    p99_us: tuple[int, ...]
+    most_items_per_s: float
+    """At the batch size that carries most."""
+
+
+def _whole(times: "BlockTimes") -> _Whole:
+    p50_us, p99_us = (
+        tuple(sum(column) for column in zip(*rows, strict=True))
+        for rows in (times.p50_us, times.p99_us)
+    )
+    return _Whole(
+        device=times.device,
+        share=times.share,
+        p50_us=p50_us,
+        p99_us=p99_us,
+        most_items_per_s=max(size * 1e6 / took_us for size, took_us in enumerate(p50_us, start=1)),
+    )

@@ -298,7 +298,7 @@ def _measure(
         console.print(summary_table(report, f"measured: {url}"))
         for reason, message in report.error_samples.items():
             console.print(f"{reason}: {message}", soft_wrap=True)
-        console.print(lateness_line(report, result.connections), soft_wrap=True)
+        console.print(lateness_line(report), soft_wrap=True)
     if any(each.distorted for each in results.values()):
         labelled("warning: ", DISTORTED, "bold yellow")
     next_step(f"headrace load {quoted(url)} --model {result.model} --find-max")

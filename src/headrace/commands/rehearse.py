@@ -98,7 +98,9 @@ def rehearse(
     if out is not None:
         write_rehearsed_problem(plan, found, out)
     if json:
-        print_json(found)
+        from headrace.reporting.rehearsal import rehearsal_summary
+
+        print_json(rehearsal_summary(found))
     else:
         show(found)
     if out is None:

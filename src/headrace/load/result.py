@@ -90,5 +90,6 @@ def report_of(results: Mapping[str, LoadResult]) -> Report:
         models=models,
         total=total,
         lateness=first.lateness,
+        connections=first.connections,
         error_samples=first.error_samples,
     )

@@ -19,17 +19,14 @@ class TriedRate(Record, frozen=True, kw_only=True):
     rate_rps: float
     arrived: int
     in_time: int
+    attainment: float
+    """In time / arrived."""
     passed: bool
     low: float
     high: float
     """The 95 % Wilson interval of the attainment: what the server's true one may well be."""
     trusted: bool = True
     """False: the generator itself was late enough to distort the step."""
-
-    @property
-    def attainment(self) -> float:
-        """In time / arrived."""
-        return self.in_time / self.arrived
 
 
 class SearchResult(Record, frozen=True, kw_only=True):
@@ -95,6 +92,7 @@ class RateSearch:
             rate_rps=rate_rps,
             arrived=arrived,
             in_time=in_time,
+            attainment=in_time / arrived,
             passed=passed,
             low=low,
             high=high,

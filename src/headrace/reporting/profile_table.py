@@ -1,6 +1,6 @@
 """A profile as people read it, and for programs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich import box
@@ -108,8 +108,8 @@ def _stages(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
 
 def _kinds(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
     """Where there are several device types."""
-    whole = {times.device: times for times in reversed(measured.block_times)}
-    if len(whole) < 2:
+    kinds = _whole_by_kind(measured)
+    if len(kinds) < 2:
         return
     table = ReadableTable(
         "device type",
@@ -119,15 +119,23 @@ def _kinds(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
     )
-    for device, times in reversed(whole.items()):
-        p50, p99 = _whole(measured, times)
-        p50, p99 = p50 or times.p50_us, p99 or times.p99_us
-        cells = [
-            _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
-            for size in sizes
-        ]
-        table.add_row(device, *cells)
+    for device, (p50_us, p99_us) in kinds.items():
+        table.add_row(device, *(_ms(p50_us[size - 1], p99_us[size - 1]) for size in sizes))
     yield table
+
+
+def _whole_by_kind(measured: Profile) -> dict[str, tuple[list[int], list[int]]]:
+    """Device type -> p50 and p99 of the whole model, by batch size."""
+    first = {times.device: times for times in reversed(measured.block_times)}
+    return {device: _whole_or_sum(measured, first[device]) for device in reversed(first)}
+
+
+def _whole_or_sum(measured: Profile, times: BlockTimes) -> tuple[list[int], list[int]]:
+    """p50 and p99 of the whole model by batch size, as measured, or of all blocks together."""
+    p50_us, p99_us = _whole(measured, times)
+    rows = p50_us or times.p50_us, p99_us or times.p99_us
+    p50, p99 = ([sum(column) for column in zip(*each, strict=True)] for each in rows)
+    return p50, p99
 
 
 def _slot(device: str) -> str:
@@ -148,12 +156,8 @@ def _buckets(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
         collapse_padding=True,
     )
     for flat in measured.flat():
-        p50, p99 = _whole(flat)
-        p50, p99 = p50 or flat.block_times[0].p50_us, p99 or flat.block_times[0].p99_us
-        cells = [
-            _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
-            for size in sizes
-        ]
+        p50_us, p99_us = _whole_or_sum(flat, flat.block_times[0])
+        cells = (_ms(p50_us[size - 1], p99_us[size - 1]) for size in sizes)
         table.add_row(size_text(flat.sizes), *cells)
     yield table
 
@@ -235,6 +239,9 @@ def _whole(
 def profile_summary(measured: Profile, target: Path) -> dict[str, object]:
     """What the tables say, for programs."""
     times = measured.block_times[0]
+    by_size = {
+        size_text(flat.sizes): _whole_or_sum(flat, flat.block_times[0]) for flat in measured.flat()
+    }
     return {
         "profile": str(target),
         "model": measured.model,
@@ -252,8 +259,10 @@ def profile_summary(measured: Profile, target: Path) -> dict[str, object]:
             for index, block in enumerate(measured.blocks)
         ],
         "stages": measured.stage_times,
+        "whole_by_device": _named_times(_whole_by_kind(measured)),
         "dimensions": measured.dimensions,
         "sizes": measured.all_sizes if measured.dimensions else (),
+        "whole_by_size": _named_times(by_size) if measured.dimensions else {},
         "sum_over_whole": sum_ratios(measured),
         "batch_overhead_us": measured.batch_overhead_us,
         "gateway_us": measured.gateway_us,
@@ -263,6 +272,12 @@ def profile_summary(measured: Profile, target: Path) -> dict[str, object]:
         "layers": measured.layers,
         "layer_times": measured.layer_times,
     }
+
+
+def _named_times(
+    times: Mapping[str, tuple[list[int], list[int]]],
+) -> dict[str, dict[str, list[int]]]:
+    return {name: {"p50_us": p50, "p99_us": p99} for name, (p50, p99) in times.items()}
 
 
 def _crossing(tensor: TensorSpec, with_name: bool) -> str:

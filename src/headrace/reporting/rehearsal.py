@@ -17,7 +17,9 @@ in time alone, since any slot may serve any of them.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from headrace.cost import TimedStage, cost_model
@@ -85,7 +87,7 @@ class RehearsedCode(Record, frozen=True, kw_only=True):
 
 
 class Rehearsal(Record, frozen=True, kw_only=True):
-    """`headrace rehearse --json`, and the file beside the plan."""
+    """The file beside the plan, and, with measured times, `headrace rehearse --json`."""
 
     plan_sha256: str
     offered_rps: dict[str, float]
@@ -375,6 +377,14 @@ def _too_slow(what: str, deployment: Deployment, latency_us: int, planned_us: in
         "  try    profile again on the machine as it is, `headrace plan --margin` with more"
         " room, or a longer SLO"
     )
+
+
+def rehearsal_summary(found: Rehearsal) -> dict[str, Any]:
+    """What is known, and what the table says of the times that were measured, for programs."""
+    summary: dict[str, Any] = to_builtins(found)
+    for stage, of_stage in zip(found.stages, summary["stages"], strict=True):
+        of_stage |= {"p50_us": stage.p50_us, "p99_us": stage.p99_us}
+    return summary
 
 
 def rehearsal_table(rehearsal: Rehearsal) -> ReadableTable:

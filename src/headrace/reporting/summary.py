@@ -124,12 +124,14 @@ def weights_line(weights: WeightsUse) -> str:
     )
 
 
-def lateness_line(report: Report, connections: int) -> str:
+def lateness_line(report: Report) -> str:
     """How well the load generator itself kept to its schedule."""
     late = report.lateness
     if late is None:
         return ""
-    return f"{sent_late(late)}, part of the latencies above; at most {connections} connections"
+    return (
+        f"{sent_late(late)}, part of the latencies above; at most {report.connections} connections"
+    )
 
 
 def sent_late(late: Distribution) -> str:
