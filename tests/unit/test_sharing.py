@@ -270,6 +270,14 @@ def test_a_request_waits_no_longer_than_a_round_and_its_batch() -> None:
         assert ends[1] <= at_us + 1_900
 
 
+def test_a_turn_that_was_taken_is_not_waited_for_beside_one_on_another_slot() -> None:
+    slow, fast = (make_route(make_stage([slot], [us])) for slot, us in ((0, 300), (1, 100)))
+    topology = replace(make_topology([slow, fast], slo_us=600), slot_duty_us=(300, 310))
+    sim = Sim(topology, policy="duty-cycle")
+    sim.run([request(number, 5, 605) for number in range(2)])
+    assert answered(sim) == {0: 600, 1: 410}
+
+
 def test_rounds_leave_room_for_smaller_batches_that_take_longer() -> None:
     topology = replace(two_models(short=(400, 300)), slot_duty_us=(1_100,))
     for at_us in range(0, 2_200, 77):

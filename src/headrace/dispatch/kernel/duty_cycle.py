@@ -151,9 +151,9 @@ def _next_turn(s: State, model: int, now_us: int) -> tuple[int, int]:
 @hot
 def _set_turn(s: State, place: int, arrived_at: int, now_us: int) -> None:
     """The first turn that is not over. One that has begun is not while its slot is held up, if the
-    first request was there when it began."""
+    first request was there when it began. One that was taken is, at once."""
     turn = s.turns[place]
-    held_up = arrived_at <= turn.next_at and turn.next_at >= turn.after
-    if turn.next_at < now_us and not held_up:
+    missed = turn.next_at < now_us and arrived_at > turn.next_at
+    if missed or turn.next_at < turn.after:
         from_us = max(now_us, turn.after) - turn.offset_us
         turn.next_at = -(-from_us // turn.cycle_us) * turn.cycle_us + turn.offset_us
