@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from headrace.dispatch.topology import Topology
@@ -22,6 +24,7 @@ from helpers.topologies import (
 
 SHORT, LONG = 0, 1
 NEVER = 1 << 60
+Offers = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def two_models(
@@ -71,6 +74,54 @@ def test_where_the_plan_has_a_duty_cycle_batches_are_as_planned() -> None:
     sim = Sim(topology)
     sim.run([request(i, 0, 15_000, model=LONG) for i in range(5)])
     assert [len(members) for _, members in batches(sim)] == [1, 2, 2]
+
+
+def in_a_cycle(times: Sequence[Sequence[int]]) -> Topology:
+    """Tenants of one slot; SLOs of what a cycle as long as their batches promises, not more."""
+    cycle_us = sum(max(us) for us in times)
+    routes = [[make_route(make_stage([0], us))] for us in times]
+    topology = make_topology(*routes, slo_us=[cycle_us + max(us) for us in times])
+    return replace(topology, slot_duty_us=(cycle_us,))
+
+
+def at_equal_gaps(starts_us: Sequence[int], gaps_us: Sequence[int], until_us: int) -> Offers:
+    """When requests come and of which model."""
+    instants = [
+        np.arange(*each) for each in zip(starts_us, repeat(until_us), gaps_us, strict=False)
+    ]
+    models = np.repeat(np.arange(len(instants)), [len(each) for each in instants])
+    order = np.argsort(np.concatenate(instants), kind="stable")
+    return np.concatenate(instants)[order], models[order]
+
+
+def test_nobody_has_two_small_turns_in_a_cycle_while_another_waits_for_its_one() -> None:
+    topology = in_a_cycle([[1_124], [2_444, 2_828, 2_927, 3_332, 3_493, 3_528, 3_591]])
+    instants, models = at_equal_gaps([4_401, 0], [7_432, 685], 400_000)
+    outcomes = run(topology, "reservation", offer(topology, instants, models))
+    assert (outcomes.ended_at_us >= 0).all()
+
+
+@pytest.mark.parametrize("policy", ["reservation", "duty-cycle"])
+def test_a_cycle_keeps_its_promise_of_regular_arrivals_at_up_to_the_planned_rates(
+    policy: str,
+) -> None:
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        times = []
+        for _ in range(rng.integers(2, 5)):
+            first, each = rng.integers(500, 8_000), rng.integers(50, 4_000)
+            one = first + each * np.arange(rng.integers(1, 9))
+            times.append((one * rng.uniform(1, 1.3, len(one))).astype(int).tolist())
+        topology = in_a_cycle(times)
+        (cycle_us,) = topology.slot_duty_us
+        assert cycle_us is not None
+        gaps_us = [-(-cycle_us // len(us)) for us in times]
+        gaps_us = [int(gap / rng.choice([1, rng.uniform(0.3, 1)])) for gap in gaps_us]
+        starts_us = [int(rng.integers(gap)) for gap in gaps_us]
+        offered = offer(topology, *at_equal_gaps(starts_us, gaps_us, 200 * max(gaps_us)))
+        outcomes = run(topology, policy, offered)
+        in_time = (outcomes.ended_at_us >= 0) & (outcomes.ended_at_us <= offered.deadline_at_us)
+        assert in_time.all(), f"seed {seed}"
 
 
 def test_a_batch_leaves_room_for_what_waits_beside_it() -> None:

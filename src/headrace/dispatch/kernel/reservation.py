@@ -33,6 +33,7 @@ from headrace.dispatch.kernel import (
     probing,
     reservation_tables,
     sharing,
+    turns,
 )
 from headrace.dispatch.kernel.contract import (
     DROP,
@@ -110,7 +111,7 @@ TABLES = {
     **reservation_tables.TABLES,
     **feedback.TABLES,
     **displacement.TABLES,
-    **sharing.TABLES,
+    **turns.TABLES,
 }
 
 
@@ -384,7 +385,9 @@ def on_dispatched(s: State, batch: int) -> None:
     if s.world[0].evicted:
         displacement.requeue_evicted(s, mine.model)
     if s.models[mine.model].in_turns:
-        sharing.wake_deferred(s, mine.model, s.hops[batch * s.world[0].stages_max].start_at)
+        turn = s.hops[batch * s.world[0].stages_max]
+        turns.note_turn(s, mine.model, turn.slot, turn.start_at + turn.latency_us)
+        sharing.wake_deferred(s, mine.model, turn.start_at)
 
 
 @kernel

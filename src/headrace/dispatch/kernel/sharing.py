@@ -7,7 +7,8 @@ nothing is promised there before its first slot is idle (late binding), and then
     1. the model goes whose first request must start first: by priority, then by the latest start
        d - (median + slack of a batch of one), d its deadline. But one that has a full batch goes
        before it where those that wait have time for that: full batches waste least. The others
-       wait for their turn
+       wait for their turn. Where the plan has a duty cycle, whoever would make others late gives
+       way to the one that has waited longest for its turn (`turns`)
     2. it takes the largest batch b, at most as planned and as many as wait, such that
          all of its own are in time:    now + path(b) + slack(b) <= tightest deadline
          those that wait still can be:  now + L(b) <= d' - (L'(b') + slack'(b')), of each model that
@@ -48,6 +49,7 @@ from typing import Any
 import numpy as np
 
 from headrace.compilation.loops import hot, kernel
+from headrace.dispatch.kernel import turns
 from headrace.dispatch.kernel.contract import (
     SEND,
     SLOT_RECOVERY_US,
@@ -59,10 +61,18 @@ from headrace.dispatch.kernel.contract import (
 )
 from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
-from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State, Table
+from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State, merged
 from headrace.dispatch.kernel.probing import probe
 from headrace.dispatch.kernel.queues import at, rotate, tightest
 from headrace.dispatch.kernel.reservation_tables import earliest
+from headrace.dispatch.kernel.turns import (
+    batch_us,
+    others_spare_us,
+    route_us,
+    start_by,
+    turn_on,
+    waits_to_begin,
+)
 from headrace.dispatch.topology import ModelRoutes, Topology
 
 PATIENCE = 0.5
@@ -72,43 +82,37 @@ WASTE = 1 / 8
 """A batch is worth its slot if a request of it takes at most so much more of it than one of the
 largest."""
 
-FIELDS = {
-    "world": {"left_in_turns": 0},
-    "slots": {"turn": -1, "turn_known": -1},
-    "models": {
-        "one_pool": 0,
-        "longest_us": NEVER_US,
-        "most": 1,
-        "least": 1,
-        "crowded": 0,
-        "deferred": 0,
-        "held": 0,
+FIELDS = merged(
+    turns.FIELDS,
+    {
+        "models": {
+            "one_pool": 0,
+            "longest_us": NEVER_US,
+            "most": 1,
+            "least": 1,
+            "crowded": 0,
+            "deferred": 0,
+            "held": 0,
+        },
     },
-}
+)
 """`longest_us`: a batch of more than one may not
 take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
 `least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
 was smaller than that because the first had waited too long. `deferred`: it waits for another
 model's turn on an idle slot. `held`: it waits, though its first slot is idle, because of a later
-one (rule 4). `one_pool`: its batches run in one pool, on whose slots nothing is reserved ahead.
-`turn`: whose it is on the slot, as long as nothing happens, which `turn_known` tells.
-`left_in_turns`: how often a model that takes turns has sent, dropped or been held."""
-
-TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
-"""serves  slots x models: 1 where a pipeline of the model begins on the slot"""
+one (rule 4). `one_pool`: its batches run in one pool, on whose slots nothing is reserved ahead."""
 
 
 def lay_out(state: Any, topology: Topology) -> None:
     """Who meets whom on which slot."""
+    turns.lay_out(state, topology)
     models = topology.models
-    serves = np.zeros((len(topology.slots), len(models)), dtype=np.int64)
-    runs = np.zeros_like(serves)
+    runs = np.zeros((len(topology.slots), len(models)), dtype=np.int64)
     for number, model in enumerate(models):
         for route in model.routes:
-            serves[list(route.stages[0].slots), number] = 1
             for stage in route.stages:
                 runs[list(stage.slots), number] = 1
-    state.serves[:] = serves.ravel()
     together = runs.T @ runs > 0
     for number in range(len(models)):
         others = [i for i in np.flatnonzero(together[number]) if i != number]
@@ -198,7 +202,7 @@ def _idle_end_at(s: State, model: int, size: int, now_us: int) -> int:
         if end_at < NEVER_US and s.path[route * s.world[0].stages_max].start_at <= now_us:
             end_at += slack_us(s, route, 1)
             if size > 1:
-                end_at += _route_us(s, route, size) - _route_us(s, route, 1)
+                end_at += route_us(s, route, size) - route_us(s, route, 1)
             best_at = min(best_at, end_at)
     return best_at
 
@@ -210,7 +214,7 @@ def _first_due(s: State, model: int, at_us: int, now_us: int) -> int:
     mine, worth_at, worth_us = s.models[model], at_us, 0
     least = min(mine.least, mine.queued)
     if mine.crowded and least > 1:
-        worth_at, worth_us = _idle_end_at(s, model, least, now_us), _batch_us(s, model, least)
+        worth_at, worth_us = _idle_end_at(s, model, least, now_us), batch_us(s, model, least)
     for place in range(1, mine.queued):
         request = s.requests[at(s, model, place)]
         never = request.arrived_at + worth_us > request.deadline_at
@@ -253,9 +257,9 @@ def _for_first(s: State, model: int, now_us: int) -> Decision:
         # Whoever ends there has all queues decided; what is only promised there does not.
         running = s.slots[hop.slot].running >= 0
         return wait(hop.start_at - late_us + 1 if running else hop.start_at, NEVER_US)
-    if _turn_on(s, model, hop.slot, now_us) != model:
+    if turn_on(s, model, hop.slot, now_us) != model:
         s.models[model].deferred = 1
-        return wait(max(now_us, _start_by(s, model)) + 1, NEVER_US)
+        return wait(max(now_us, start_by(s, model)) + 1, NEVER_US)
     size = _largest(s, model, route, now_us)
     if size:
         turn_at = _turn_before(s, model, route, size, now_us) if mine.stages > 1 else NEVER_US
@@ -264,9 +268,9 @@ def _for_first(s: State, model: int, now_us: int) -> Decision:
         # Who waited for this one's turn on the first slot has it instead.
         s.models[model].deferred = s.models[model].held = 1
         wake_deferred(s, model, now_us)
-        return wait(max(now_us, min(turn_at, _start_by(s, model))) + 1, NEVER_US)
+        return wait(max(now_us, min(turn_at, start_by(s, model))) + 1, NEVER_US)
     wake_deferred(s, model, now_us)
-    return drop(DEADLINE, _batch_us(s, model, s.models[model].least))
+    return drop(DEADLINE, batch_us(s, model, s.models[model].least))
 
 
 @kernel
@@ -315,86 +319,6 @@ def _first_of_pool(s: State, model: int, now_us: int) -> int:
     return route
 
 
-@hot
-def _turn_on(s: State, model: int, slot: int, now_us: int) -> int:
-    """Whose turn it is on the slot: all that wait there ask, mostly in one event."""
-    mine, world = s.slots[slot], s.world[0]
-    # Neither ever falls, so that their sum is the same only while nothing happens.
-    moment = world.event + world.left_in_turns
-    if mine.turn_known != moment or world.apart:
-        mine.turn, mine.turn_known = _whose_turn(s, model, slot, now_us), moment
-    return mine.turn
-
-
-@kernel
-def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
-    """Of the models that wait and that the slot serves. The same, whichever of them asks."""
-    urgent, full = model, -1
-    if _is_full(s, model):
-        full = model
-    for other in range(len(s.models)):
-        if other == model or not _waits_to_begin(s, other, slot):
-            continue
-        if _goes_before(s, other, urgent):
-            urgent = other
-        if _is_full(s, other) and (full < 0 or _goes_before(s, other, full)):
-            full = other
-    if full < 0 or full == urgent:
-        return urgent
-    size = min(s.models[full].queued, s.models[full].most)
-    spare_us = _spare_us(s, full, slot, now_us, -NEVER_US)
-    return full if _batch_us(s, full, size) <= spare_us else urgent
-
-
-@hot
-def _waits_to_begin(s: State, model: int, slot: int) -> bool:
-    """On this slot; who is held would not take it."""
-    mine = s.models[model]
-    return mine.queued > 0 and mine.held == 0 and s.serves[slot * len(s.models) + model] > 0
-
-
-@hot
-def _is_full(s: State, model: int) -> bool:
-    """Larger batches pay, and more requests would make no larger one. Nobody is full while some may
-    not run with others, since only their own model sees how many may."""
-    mine = s.models[model]
-    return s.world[0].apart == 0 and mine.least > 1 and mine.queued >= mine.most
-
-
-@kernel
-def _goes_before(s: State, one: int, other: int) -> bool:
-    a, b = s.requests[at(s, one, 0)], s.requests[at(s, other, 0)]
-    if a.priority != b.priority:
-        return a.priority < b.priority
-    mine, theirs = _start_by(s, one), _start_by(s, other)
-    return mine < theirs or (mine == theirs and one < other)
-
-
-@kernel
-def _start_by(s: State, model: int) -> int:
-    """When the first request must start to be in time alone, on the fastest route."""
-    return s.requests[at(s, model, 0)].deadline_at - _batch_us(s, model, 1)
-
-
-@kernel
-def _batch_us(s: State, model: int, size: int) -> int:
-    """What a batch of `size`, at most as planned, takes from its start, slack included."""
-    least_us = NEVER_US
-    for route in range(s.models[model].first_route, s.models[model].end_route):
-        least_us = min(least_us, _route_us(s, route, size))
-    return least_us
-
-
-@kernel
-def _route_us(s: State, route: int, size: int) -> int:
-    """The same on one route."""
-    batch, first = min(size, s.routes[route].batch_size), s.routes[route].first_stage
-    total_us = slack_us(s, route, batch)
-    for stage in range(first, first + s.routes[route].stages):
-        total_us += of_stage_us(s, stage, batch)
-    return total_us
-
-
 @kernel
 def _turn_before(s: State, model: int, route: int, size: int, now_us: int) -> int:
     """When to decide again because the path would be in front of a model (rule 4): once that one
@@ -406,10 +330,10 @@ def _turn_before(s: State, model: int, route: int, size: int, now_us: int) -> in
     for stage in range(1, mine.stages):
         hop = s.path[hops + stage]
         for other in range(len(s.models)):
-            if other == model or not _waits_to_begin(s, other, hop.slot):
+            if other == model or not waits_to_begin(s, other, hop.slot):
                 continue
             first = s.requests[at(s, other, 0)]
-            their_us = _batch_us(s, other, min(s.models[other].queued, s.models[other].most))
+            their_us = batch_us(s, other, min(s.models[other].queued, s.models[other].most))
             sooner = first.deadline_at - their_us < hop.start_at + spare_us
             if first.priority < priority or (first.priority == priority and sooner):
                 turn_at = earliest(s, hop.slot, now_us, their_us)
@@ -429,7 +353,7 @@ def _largest(s: State, model: int, route: int, now_us: int) -> int:
         return 1
     floor = min(queue.least, most)
     slot, stage = s.path[first].slot, table.first_stage
-    spare_us = _spare_us(s, model, slot, now_us, of_stage_us(s, stage, floor))
+    spare_us = others_spare_us(s, model, slot, now_us, of_stage_us(s, stage, floor))
     free_us = min(queue.longest_us, spare_us)
     for size in range(most, 0, -1):
         _, end_at = probe(s, route, size, now_us)
@@ -441,25 +365,10 @@ def _largest(s: State, model: int, route: int, now_us: int) -> int:
         queue.crowded *= int(size < queue.queued)
         return size
     oldest = s.requests[at(s, model, 0)]
-    if oldest.arrived_at + _batch_us(s, model, floor) > oldest.deadline_at or not queue.crowded:
+    if oldest.arrived_at + batch_us(s, model, floor) > oldest.deadline_at or not queue.crowded:
         queue.crowded = 1
         return size
     return 0
-
-
-@kernel
-def _spare_us(s: State, model: int, slot: int, now_us: int, least_us: int) -> int:
-    """How long the slot may be taken without making those late that wait for it; except those that
-    will be even if it is taken for no more than `least_us`."""
-    models, spare_us = len(s.models), NEVER_US
-    for other in range(models):
-        size = min(s.models[other].queued, s.models[other].most)
-        if other != model and size and s.serves[slot * models + other]:
-            first = s.requests[at(s, other, 0)]
-            left_us = first.deadline_at - _batch_us(s, other, size) - now_us
-            if left_us >= least_us:
-                spare_us = min(spare_us, left_us)
-    return spare_us
 
 
 @kernel
