@@ -18,6 +18,7 @@ from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.solver import LinearModel
+from headrace.planning.exact import columns as exact_columns
 from headrace.planning.exact import remainders as exact_remainders
 from headrace.planning.exact import search as exact_search
 from headrace.planning.exact import sets as exact_sets
@@ -225,3 +226,39 @@ def divisible_rps(stock: PoolStock, columns: Columns, pools: Ints) -> float:
         there[columns.pools[row, stage]], carried[row], columns.units_per_rps[row, stage]
     )
     return model.solve(time_limit_s=60.0, relaxed=True).objective or 0.0
+
+
+def random_columns(seed: int, count: int) -> Columns:
+    """Of up to three stages on two pools, in units of twelfths."""
+    rng = np.random.default_rng(seed)
+    used = np.arange(3) < rng.integers(1, 4, count)[:, None]
+    units = np.where(used, rng.choice([3, 4, 6, 12], (count, 3)), 0)
+    return Columns(
+        pools=np.where(used, rng.integers(0, 2, (count, 3)), -1),
+        units=units,
+        rates_rps=np.where(used, units * rng.uniform(0.5, 1.5, (count, 3)), np.inf),
+        groups=np.zeros((count, 0), np.int64),
+        source=np.arange(count),
+    )
+
+
+def test_columns_are_the_same_whether_plain_python_compares_some_of_them_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = random_columns(1, 300)
+    kept = exact_columns.undominated_columns(some, some.units)
+    monkeypatch.setattr(exact_columns, "PLAIN_PAIRS", 5)
+
+    assert 0 < len(kept) < 150
+    assert (exact_columns.undominated_columns(some, some.units) == kept).all()
+
+
+@pytest.mark.parametrize("compared_max", [0, 20, 100])
+def test_where_columns_are_too_many_to_compare_none_is_lost(compared_max: int) -> None:
+    some = random_columns(2, 300)
+    kept = exact_columns.undominated_columns(some, some.units)
+
+    found = exact_columns.undominated_columns(some, some.units, compared_max)
+
+    assert set(kept) < set(found)
+    assert (len(found) == 300) == (compared_max == 0)

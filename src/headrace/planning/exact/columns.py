@@ -30,6 +30,12 @@ _ROUNDING = 1e-12
 STEPS_PER_COLUMN = 10
 """A column is compared with few others, as a rule."""
 
+PLAIN_PAIRS = 30_000
+"""Of columns, that plain Python compares: a tenth of a second."""
+
+COMPARED_MAX = 20_000_000
+"""Pairs of columns: half a second. Of more, columns are kept that others cover."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStock:
@@ -94,13 +100,20 @@ def slot_types(kinds: Sequence[SlotKind], devices: Sequence[str]) -> Ints:
     return np.array([devices.index(kind.device) for kind in kinds], dtype=np.int64)
 
 
-def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -> Columns:
+def make_columns(
+    pipelines: Pipelines,
+    pools: Ints,
+    units: Ints,
+    groups: Ints,
+    compared_max: int = COMPARED_MAX,
+) -> Columns:
     """Columns of every pipeline that no other makes needless.
 
     Args:
         pools: shape (C, P): of every stage; -1 after the last.
         units: shape (kinds,): size of one slot of each kind.
         groups: shape (C, G).
+        compared_max: pairs of them; beyond, the rest is kept.
     """
     used = pipelines.kinds >= 0
     columns = Columns(
@@ -110,7 +123,7 @@ def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -
         groups=groups,
         source=np.arange(len(pipelines)),
     )
-    return columns.take(undominated_columns(columns, columns.units))
+    return columns.take(undominated_columns(columns, columns.units, compared_max))
 
 
 def prefix_codes(pools: Ints) -> Ints:
@@ -122,7 +135,7 @@ def prefix_codes(pools: Ints) -> Ints:
     return compact.reshape(codes.shape).astype(np.int64)
 
 
-def undominated_columns(columns: Columns, units: Ints) -> Ints:
+def undominated_columns(columns: Columns, units: Ints, compared_max: int = COMPARED_MAX) -> Ints:
     """Rows of columns that are enough for an optimal plan of slots of `units`, shape (C, P).
 
     A column covers another if its pools are the first pools of the other (a shorter pipeline on
@@ -138,20 +151,33 @@ def undominated_columns(columns: Columns, units: Ints) -> Ints:
     depth = (columns.pools >= 0).sum(axis=1)
     # A cover is shorter, or equally long and cheaper in all, or equal and finer.
     order = np.lexsort((units.sum(axis=1), per_rps.sum(axis=1), depth))
+    given = order, compact, units, per_rps, depth, int(compact.max()) + 1
     sieve = worth_compiling(_sieve, STEPS_PER_COLUMN * len(order))
-    kept = sieve(order, compact, units, per_rps, depth, int(compact.max()) + 1)
+    kept, ended = sieve(*given, min(PLAIN_PAIRS, compared_max))
+    if not ended:
+        kept, _ = _sieve(*given, compared_max)
     return np.sort(order[kept])
 
 
 @compiled
 def _sieve(
-    order: Ints, codes: Ints, units: Ints, per_rps: Floats, depth: Ints, code_count: int
-) -> np.ndarray:
-    """Positions in `order` of the columns that none before them covers."""
+    order: Ints,
+    codes: Ints,
+    units: Ints,
+    per_rps: Floats,
+    depth: Ints,
+    code_count: int,
+    compared_max: int,
+) -> tuple[np.ndarray, bool]:
+    """Positions in `order` of the columns that none before them covers, after so many comparisons
+    of all that follow; and whether there were no more."""
     newest = np.full(code_count, -1, np.int64)  # of each code, the column kept last
     before = np.full(len(order), -1, np.int64)  # the one kept before it
-    kept = np.zeros(len(order), np.bool_)
+    kept = np.ones(len(order), np.bool_)
+    compared = 0
     for position in range(len(order)):
+        if compared >= compared_max:
+            return kept, False
         column = order[position]
         covered = False
         for length in range(depth[column]):
@@ -161,14 +187,16 @@ def _sieve(
                     other, column, length + 1, units, per_rps
                 )
                 other = before[other]
+                compared += 1
             if covered:
                 break
-        if not covered:
-            kept[position] = True
+        if covered:
+            kept[position] = False
+        else:
             code = codes[column, depth[column] - 1]
             before[column] = newest[code]
             newest[code] = column
-    return kept
+    return kept, True
 
 
 @compiled

@@ -32,6 +32,7 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Counting
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.exact.columns import (
+    COMPARED_MAX,
     Columns,
     PoolStock,
     make_columns,
@@ -88,7 +89,8 @@ class _Engines:
     def __init__(self, asked: Counting) -> None:
         hardware = asked.hardware
         self._asked, self._hardware = asked, hardware
-        self._columns = [_columns(hardware, pipelines) for pipelines in asked.columns]
+        each = COMPARED_MAX // len(asked.columns)
+        self._columns = [_columns(hardware, pipelines, each) for pipelines in asked.columns]
         self._per_device = units_per_device(hardware.kinds)
         self._stock = PoolStock(
             pool_type=np.arange(len(hardware.devices)),
@@ -201,7 +203,7 @@ def always_pack(shares: tuple[Fraction, ...]) -> bool:
     return True
 
 
-def _columns(hardware: Hardware, pipelines: Pipelines) -> Columns:
+def _columns(hardware: Hardware, pipelines: Pipelines, compared_max: int) -> Columns:
     """One pool per device type, whatever the position."""
     types = slot_types(hardware.kinds, hardware.devices)
     pools = np.where(pipelines.kinds >= 0, types[pipelines.kinds], -1)
@@ -210,4 +212,5 @@ def _columns(hardware: Hardware, pipelines: Pipelines) -> Columns:
         pools=pools,
         units=slot_units(hardware.kinds),
         groups=np.zeros((len(pipelines), 0), dtype=np.int64),
+        compared_max=compared_max,
     )

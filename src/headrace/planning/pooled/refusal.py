@@ -27,7 +27,8 @@ from headrace.planning.pooled.relaxation import relax
 from headrace.planning.pooled.search import search
 
 EXPLAIN_LIMIT_S = 10.0
-"""Time for finding what would be feasible."""
+"""Time for finding what would be feasible: for the rates, and for the devices; at most as long as
+the planning may take."""
 
 FARTHEST = 64
 """Times as many devices as the relaxation needs are tried; it is seldom far off."""
@@ -191,8 +192,9 @@ def _describe(tables: CostTables, fastest: Fastest) -> str:
 def refuse_capacity(problem: Problem, hardware: Hardware, models: Sequence[Model]) -> str:
     """For problems in which every model fits its budget, but not all of it fits the cluster."""
     has = _devices(hardware)
-    fraction = _carried(hardware, models, Deadline(EXPLAIN_LIMIT_S))
-    more = _more_devices(problem, hardware, models, Deadline(EXPLAIN_LIMIT_S))
+    limit_s = min(EXPLAIN_LIMIT_S, problem.options.time_limit_s)
+    fraction = _carried(hardware, models, Deadline(limit_s))
+    more = _more_devices(problem, hardware, models, Deadline(limit_s))
     if fraction is not None and any(model.demand.rate_rps for model in models):
         return _refuse_rates(models, fraction, has, more)
     names = ", ".join(repr(model.demand.model) for model in models)
