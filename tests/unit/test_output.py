@@ -38,7 +38,34 @@ def test_a_server_says_where_it_listens_as_clients_name_it(
     out, err = capsys.readouterr()
     assert "listening on http://[fd00::5]:8000 and grpc://[fd00::5]:8001" in out
     assert "token for other users:  to[ken]" in err
-    assert "headrace load 'http://[fd00::5]:8000' --model m" in err, "as a shell takes it"
+    assert "headrace load 'http://[fd00::5]:8000'" in err, "as a shell takes it"
+
+
+@pytest.mark.parametrize(
+    ("url", "apps", "next_line"),
+    [
+        ("http://127.0.0.1:8000", (), "headrace load http://127.0.0.1:8000"),
+        (
+            "https://127.0.0.1:8000",
+            (),
+            "headrace load https://127.0.0.1:8000 --tls-ca CA.pem"
+            "   (who signed its certificate, unless the system knows)",
+        ),
+        (
+            "http://127.0.0.1:8000",
+            ("ocr", "qa"),
+            "headrace load http://127.0.0.1:8000 --input ocr=EXAMPLE.npy --input qa=EXAMPLE.npy",
+        ),
+    ],
+)
+def test_a_servers_next_step_offers_what_its_problem_asks(
+    url: str, apps: tuple[str, ...], next_line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_by_hand([1], 1, 1_000_000, 1_000, "cpu", 1, None)
+
+    print_ready(plan, [url], None, {}, apps)
+
+    assert capsys.readouterr().err == f"next:  {next_line}\n"
 
 
 def test_an_agent_says_where_it_waits_as_the_gateway_names_it(

@@ -28,18 +28,11 @@ def print_ready(
     console.print(listening, soft_wrap=True)
     if token_path is not None:
         labelled("token for other users:  ", str(token_path))
-    if apps:
-        claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
-        next_step(
-            f"headrace load {url} --model {apps[0]} --rps {max(1, claim.app.rate_rps * 0.5):.0f}"
-            " --duration-s 20 --input EXAMPLE.npy"
-        )
-        return
-    first = plan.deployments[0]
-    next_step(
-        f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
-        f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
-    )
+    # No rate: the server says what the problem asks, of all that it serves.
+    words = ["headrace load", url, *(f"--input {app}=EXAMPLE.npy" for app in apps)]
+    if urls[0].startswith("https:"):
+        words.append("--tls-ca CA.pem   (who signed its certificate, unless the system knows)")
+    next_step(" ".join(words))
 
 
 def print_ready_line(addresses: Mapping[str, str], token_path: Path | None) -> None:
