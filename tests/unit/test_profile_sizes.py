@@ -16,6 +16,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import OTHERWISE
 from headrace.profiling.buckets import split_shapes
+from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.shares import with_shares
@@ -120,3 +121,38 @@ def test_what_cannot_be_measured_is_refused_with_what_can(encoder: Path) -> None
     ):
         with pytest.raises(ModelError, match=said):
             split_shapes(graph, given)
+
+
+def named_alike(folder: Path, dims: list[str | int]) -> Path:
+    """A model whose input is called as its dynamic dimension is: tokens."""
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *dims])
+        for name in ("tokens", "y")
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["tokens"], ["y"])], "g", [ends[0]], [ends[1]]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, folder / "alike.onnx")
+    return folder / "alike.onnx"
+
+
+def test_a_dimension_called_as_an_input_is_has_sizes_of_its_own(tmp_path: Path) -> None:
+    graph = load_graph(named_alike(tmp_path, ["tokens"]))
+
+    shapes, points = split_shapes(graph, {"tokens": (32, 16)})
+    assert (shapes, points.sizes) == ({"tokens": (32,)}, ((16,), (32,)))
+    assert points.dims == {"tokens": ("tokens",)}
+
+    shapes, points = split_shapes(graph, {"tokens": (32,)})
+    assert (shapes, points.sizes) == ({"tokens": (32,)}, ()), "as its item has one dimension"
+
+
+def test_sizes_taken_as_the_shape_of_an_input_of_that_name_are_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    graph = load_graph(named_alike(tmp_path, ["tokens", 3]))
+    shapes, _ = split_shapes(graph, {"tokens": (16, 32)})
+
+    with pytest.raises(ModelError, match=r"an item is \?x3.*\n.*called tokens too: 2 numbers are"):
+        choose_shapes(graph, shapes, {})

@@ -29,6 +29,7 @@ from headrace.domain.tensors import OTHERWISE, TensorSpec
 from headrace.executors.base import held_together
 from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.cut_model import CutModel
+from headrace.profiling.item_shapes import free_names
 from headrace.profiling.items import Arrays
 
 MAX_POINTS = 64
@@ -63,6 +64,9 @@ class Points:
 def split_shapes(graph: OnnxGraph, given: Mapping[str, tuple[int, ...]]) -> tuple[Shapes, Points]:
     """What `--shape` says: of inputs their item shape, of dynamic dimensions the sizes to measure.
 
+    Where an input and a dimension have the same name, as many numbers as the input's item has
+    dimensions are its shape, and any other count are sizes.
+
     Returns:
         The item shapes of inputs that are known by it, at the largest sizes; and all the points.
 
@@ -71,9 +75,13 @@ def split_shapes(graph: OnnxGraph, given: Mapping[str, tuple[int, ...]]) -> tupl
             sizes are asked for of a PyTorch export, whose sizes are fixed before it is cut.
     """
     inputs = {tensor.name: tensor for tensor in graph.inputs}
-    known = {name for tensor in graph.inputs for name in _free_names(tensor)}
-    shapes = {name: shape for name, shape in given.items() if name in inputs}
-    grid = {name: tuple(sorted(set(sizes))) for name, sizes in given.items() if name not in inputs}
+    known = {name for tensor in graph.inputs for name in free_names(tensor)}
+    shapes = {
+        name: shape
+        for name, shape in given.items()
+        if name in inputs and (name not in known or len(shape) == len(inputs[name].item_dims))
+    }
+    grid = {name: tuple(sorted(set(sizes))) for name, sizes in given.items() if name not in shapes}
     if grid and graph.format != "onnx":
         raise ModelError(
             f"{graph.path}: --shape {min(grid)}: a PyTorch export is served at one size\n"
@@ -92,18 +100,13 @@ def split_shapes(graph: OnnxGraph, given: Mapping[str, tuple[int, ...]]) -> tupl
     largest = {name: sizes[-1] for name, sizes in grid.items()}
     dims = {}
     for tensor in graph.inputs:
-        if not any(name in grid for name in _free_names(tensor)):
+        if not any(name in grid for name in free_names(tensor)):
             continue
         if tensor.name in shapes:
             raise ModelError(f"--shape {tensor.name}: its dimensions are named on their own too")
         dims[tensor.name], shapes[tensor.name] = _filled(graph, tensor, largest)
     points = sorted(product(*grid.values()), key=lambda sizes: (prod(sizes), sizes))
     return shapes, Points(dimensions=tuple(grid), sizes=tuple(points) if grid else (), dims=dims)
-
-
-def _free_names(tensor: OpenTensor) -> list[str]:
-    pairs = zip(tensor.symbols, tensor.item_dims, strict=True) if tensor.symbols else ()
-    return [name for name, size in pairs if name and size is None]
 
 
 def _filled(

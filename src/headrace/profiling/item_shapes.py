@@ -54,7 +54,7 @@ def choose_shapes(
         wanted
     )
     for name, shape in given.items():
-        _check_fit(fixed[name], shape)
+        _check_fit(graph, fixed[name], shape)
     open_names = [
         tensor.name
         for tensor in graph.inputs
@@ -143,15 +143,27 @@ def _common_dims(dims: tuple[int | None, ...], size: tuple[int, ...]) -> tuple[i
     return (*size, CHANNELS) if dims[2] in (1, 3) else (CHANNELS, *size)
 
 
-def _check_fit(tensor: OpenTensor, shape: tuple[int, ...]) -> None:
+def free_names(tensor: OpenTensor) -> list[str]:
+    """What the file calls the free dimensions of an item, where it has a name for them."""
+    pairs = zip(tensor.symbols, tensor.item_dims, strict=True) if tensor.symbols else ()
+    return [name for name, size in pairs if name and size is None]
+
+
+def _check_fit(graph: OnnxGraph, tensor: OpenTensor, shape: tuple[int, ...]) -> None:
     fits = len(shape) == len(tensor.item_dims) and all(
         known in (None, dim) and dim > 0 for known, dim in zip(tensor.item_dims, shape, strict=True)
     )
     if not fits:
         wanted = _text(tuple("?" if dim is None else dim for dim in tensor.item_dims))
+        both = ""
+        if any(tensor.name in free_names(each) for each in graph.inputs):
+            both = (
+                f"\n  note   a dynamic dimension is called {tensor.name} too: {len(shape)} numbers"
+                " are the input's shape, and any other count are the dimension's sizes"
+            )
         raise ModelError(
             f"input {tensor.name!r}: an item is {wanted or 'one number'} (? is free),"
-            f" --shape says {_text(shape)}; leave the batch dimension out"
+            f" --shape says {_text(shape)}; leave the batch dimension out{both}"
         )
     if math.prod(shape) > MAX_ITEM_COUNT:
         raise ModelError(
