@@ -4,10 +4,11 @@ Simulated sessions, the load generator's and event logs, a server's among them, 
 What a running server counts for `/metrics` is in `headrace.serving.core.counters`, with endings
 besides that no log has: of requests that no plan could be asked about.
 
-A request is *arrived* once it was offered. It is *answered* when it got its result, in time or
-late; otherwise it is *dropped*, for a reason. One of many items is answered when all are back, and
-dropped when one is. So arrived = answered + dropped, and answered =
-in_time + late. A dropped request misses its SLO.
+A request is *arrived* once it was offered. It is *answered* when its result was ready, in time or
+late; otherwise it is *dropped*, for a reason. A server withholds a result that is late and says so
+(`late`, 504): it was computed, and its client does not get it. One that became late on its way to
+the client arrives. One of many items is answered when all are back, and dropped when one is. So
+arrived = answered + dropped, and answered = in_time + late. A dropped request misses its SLO.
 """
 
 from collections import Counter
@@ -61,13 +62,13 @@ class Summary(Record, frozen=True, kw_only=True):
     arrived: int
     """Requests offered, whatever became of them."""
     answered: int
-    """Requests that got their result, in time or late."""
+    """Requests whose result was ready, in time or late; a server withholds a late one."""
     in_time: int
     """Answered at or before their deadline."""
     late: int
     """answered - in_time."""
     dropped: dict[str, int]
-    """Reason -> requests that got no result. Sums to arrived - answered."""
+    """Reason -> requests without a result. Sums to arrived - answered."""
     offer_span_us: int
     """How long requests were offered; see `offer_span_us`."""
     answer_span_us: int
@@ -141,7 +142,7 @@ class Report(Record, frozen=True, kw_only=True):
     connections: int | None = None
     """The most that the load generator had open at once; None: simulated."""
     error_samples: dict[str, str] = msgspec.field(default_factory=dict)
-    """Drop reason -> the first message that came with it, where there was one."""
+    """Drop reason, or "late" -> the first message that came with it, where there was one."""
     weights: WeightsUse | None = None
     """None: all weights are in memory, or they could not be seen."""
 

@@ -57,7 +57,7 @@ class LoadResult:
     connections: int
     """The most that were open at once."""
     error_samples: dict[str, str]
-    """Reason -> the first message that came with it."""
+    """Drop reason, or "late" -> the first message that came with it."""
 
     @property
     def outcomes(self) -> list[Outcome]:
