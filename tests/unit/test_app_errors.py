@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from headrace.apps import InvalidInput
+from headrace.apps import InvalidInput, tensor
+from headrace.domain.errors import DocumentError
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import AppFunction, checked_outputs
 from headrace.serving.apps.conversion import UnfitValueError, converted
@@ -103,6 +104,11 @@ def test_outputs_that_are_not_as_declared_are_told_apart() -> None:
 
     assert ids[:2] == ids[2:]
     assert ids[0] != ids[1]
+
+
+def test_a_scalar_of_an_app_is_refused_with_how_one_number_is_declared() -> None:
+    with pytest.raises(DocumentError, match=r"shape \[\] needs 1 to 8 dim.*one number: \[1\]"):
+        tensor("score", "float32", ())
 
 
 def test_the_file_of_a_function_is_known_however_it_was_made() -> None:

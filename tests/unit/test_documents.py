@@ -241,6 +241,20 @@ def test_a_bad_profile_is_refused(tmp_path: Path, content: bytes, says: str) -> 
     assert says in str(caught.value)
 
 
+def test_a_problem_that_was_not_planned_yet_is_refused_as_a_plan_with_what_to_do(
+    folder: Path,
+) -> None:
+    (folder / "problem.yaml").write_text(f"# ours\n{PROBLEM}")
+    (folder / "problem.json").write_text('{"schema": "headrace.problem/1"}')
+
+    for name, line in (("problem.yaml", 2), ("problem.json", 1)):
+        with pytest.raises(DocumentError) as caught:
+            read_plan(folder / name)
+        said = str(caught.value)
+        assert f"{name}, line {line}: is another kind of document" in said
+        assert f"`headrace plan {folder / name} -o plan.json` first" in said
+
+
 def test_a_json_refusal_names_the_line_of_the_value_at_fault(tmp_path: Path) -> None:
     path = tmp_path / "m.profile.json"
     write_document(make_profile("m", blocks=3), path)

@@ -77,6 +77,20 @@ def test_an_operator_that_is_not_there_is_said_with_the_file_and_what_to_do(tmp_
     assert "  try    an export with operators and an opset that" in said
 
 
+def test_a_locale_that_is_not_there_is_said_with_what_to_do(tmp_path: Path) -> None:
+    normalise = helper.make_node(
+        "StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="xx_XX.UTF-8"
+    )
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["N"]) for name in ("x", "y")]
+    graph = helper.make_graph([normalise], "g", [ends[0]], [ends[1]])
+    opsets = [helper.make_opsetid("", 17)]
+
+    said = refusal(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
+
+    assert "  try    an export with a locale that this machine has (`locale -a`)" in said
+    assert "operators" not in said
+
+
 def test_a_model_that_the_runtime_refuses_only_as_a_whole_is_said_with_its_file(
     tmp_path: Path,
 ) -> None:

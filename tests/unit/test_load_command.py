@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from headrace.catalog.documents import write_document
+from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Items
+from headrace.load.payload import ModelInfo, TensorInfo, file_input
 from headrace.load.token import token_for
 from headrace.metrics import Report
 from headrace.serving.front.access import AccessError
@@ -272,3 +274,15 @@ def test_load_asks_for_the_scheme_where_a_server_hangs_up(run: Run) -> None:
         listening.shutdown()
 
     assert (code, "With TLS it is https or grpcs." in err) == (2, True), err
+
+
+def test_an_input_of_another_shape_is_refused_with_what_models_and_apps_take(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 5), np.float32))
+    info = ModelInfo(name="ocr", inputs=(TensorInfo(name="x", datatype="FP32", shape=(-1,)),))
+
+    with pytest.raises(
+        DocumentError, match=r"shape \[-1\], or of a model one item of it.*\[1, 5\]"
+    ):
+        file_input(tmp_path / "x.npy", info, 1)

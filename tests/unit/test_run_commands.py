@@ -213,7 +213,8 @@ def test_trace_refuses_what_is_no_event_log(run: Run, plan_path: Path) -> None:
     code, _, err = run("trace", str(plan_path))
 
     assert code == 2
-    assert f"{plan_path}:1:" in err
+    assert f"{plan_path}:1: is another kind of document" in err
+    assert "a headrace.events/1 log" in err
 
 
 def test_trace_does_not_take_any_file_for_a_log_that_was_cut_short(

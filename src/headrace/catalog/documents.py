@@ -7,6 +7,7 @@ with file, line and path.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +51,7 @@ T = TypeVar("T")
 PROFILE_SCHEMA = "headrace.profile/1"
 PLAN_SCHEMA = "headrace.plan/1"
 INTERFERENCE_SCHEMA = "headrace.interference/1"
+_YAML_PROBLEM = re.compile(r"^schema:\s*['\"]?headrace\.problem/", re.MULTILINE)
 MAX_HASHED_BYTES = 1 << 42
 """A PyTorch export holds its weights itself; one ONNX file holds less than 2 GiB."""
 
@@ -258,7 +260,10 @@ def _record(source: Source, kind: type[T], schema: str) -> T:
 
 
 def _json(path: Path, content: bytes) -> Source:
-    return parse_json(path, decode_text(path, content))
+    """A problem in YAML is read too, so that it is refused for what it is."""
+    text = decode_text(path, content)
+    is_problem = not text.startswith("{") and _YAML_PROBLEM.search(text)
+    return parse_yaml(path, text) if is_problem else parse_json(path, text)
 
 
 def _json_or_yaml(path: Path, content: bytes) -> Source:

@@ -349,6 +349,12 @@ def _header(numbered: tuple[int, bytes], path: Path) -> EventLogHeader:
     try:
         header = msgspec.json.decode(line, type=EventLogHeader)
     except JSON_ERRORS as error:
+        if line.strip() == b"{":  # over several lines, as plans and profiles are
+            raise DocumentError(
+                f"{path}:{number}: is another kind of document\n"
+                "  expected  a headrace.events/1 log, whose first line is its header\n"
+                "  try       the log that `headrace serve` or `simulate` writes with --events"
+            ) from error
         raise DocumentError(
             f"{path}:{number}: expected the header of a headrace.events/1 log: {error}"
         ) from error

@@ -73,10 +73,13 @@ def _check_schema(source: Source, schema: str) -> None:
             f"  got       {found}\n"
             f"  try       a newer Headrace, or write the file again with this one"
         )
+    hint = ""
+    if name == "headrace.plan" and str(found).startswith("headrace.problem/"):
+        hint = f"\n  try       `headrace plan {source.path} -o plan.json` first"
     raise DocumentError(
         f"{where}is another kind of document\n"
         f"  expected  schema: {schema}\n"
-        f"  got       schema: {_quote(found)}"
+        f"  got       schema: {_quote(found)}{hint}"
     )
 
 

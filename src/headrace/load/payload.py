@@ -302,8 +302,8 @@ def _fitting(
         want not in (-1, got) for want, got in zip(tensor.shape, array.shape, strict=True)
     ):
         raise DocumentError(
-            f"{path}: input {tensor.name!r}: expected shape {list(tensor.shape)}, with or without"
-            f" the batch dimension; got {list(array.shape)}"
+            f"{path}: input {tensor.name!r}: expected shape {list(tensor.shape)}, or of a model"
+            f" one item of it, without the batch dimension; got {list(array.shape)}"
         )
     return np.asarray(array, dtype=_dtype(tensor), order="C")
 

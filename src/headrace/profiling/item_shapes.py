@@ -107,11 +107,16 @@ def open_content(graph: OnnxGraph, content: bytes) -> OpenedModel:
     try:
         return reference(graph.format)(content, graph.weights)
     except ModelError as error:
-        raise ModelError(
-            f"{graph.path}: {error}\n"
-            "  try    an export with operators and an opset that the installed version knows, or a"
-            " newer version of it"
-        ) from error
+        advice = (
+            "an export with operators and an opset that the installed version knows, or a newer"
+            " version of it"
+        )
+        if "Failed to construct locale" in str(error):
+            advice = (
+                "an export with a locale that this machine has (`locale -a`), such as C.UTF-8:"
+                " docs/how-to/serve-a-text-model.md"
+            )
+        raise ModelError(f"{graph.path}: {error}\n  try    {advice}") from error
 
 
 def _refusal(session: OpenedModel, graph: OnnxGraph, shapes: Shapes) -> str | None:

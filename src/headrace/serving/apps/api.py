@@ -147,7 +147,8 @@ def tensor(name: str, dtype: str, shape: Sequence[int]) -> TensorSpec:
 
     Args:
         dtype: numpy's name, or "bytes": strings.
-        shape: the whole shape; -1: any length. Apps have no batch dimension.
+        shape: the whole shape; -1: any length. Apps have no batch dimension, and no scalars: one
+            number is `(1,)`.
     """
     if not name or dtype not in DATATYPES:
         known = ", ".join(DATATYPES)
@@ -155,7 +156,7 @@ def tensor(name: str, dtype: str, shape: Sequence[int]) -> TensorSpec:
     if not 1 <= len(shape) <= MAX_RANK or any(dim < 1 and dim != -1 for dim in shape):
         raise DocumentError(
             f"tensor {name!r}: shape {list(shape)} needs 1 to {MAX_RANK} dimensions, each 1 or more"
-            " or -1"
+            " or -1 (one number: [1])"
         )
     return TensorSpec(name=name, dtype=dtype, item_shape=tuple(shape))
 
