@@ -8,7 +8,7 @@ The last part of `make demo`, and a program of its own.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,8 @@ from examples.ocr.networks import write_networks
 from examples.ocr.pages import PAGES, Page, draw
 from examples.ocr.problem import MODULES, SHARES, Wish, choose, problem_text
 from examples.patience import UNHURRIED_US
+from numpy.typing import NDArray
+from PIL import Image
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
 from headrace.catalog.event_log import read_event_log
@@ -73,7 +75,7 @@ def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Pa
     Raises:
         StepFailedError, InferenceError, HeadraceError: a step did not do what it should.
     """
-    pictures = [path.resolve() for path in pictures]
+    opened = open_pictures(pictures)
     folder = folder.resolve()
     prepare(folder, budget_s)
     rps = offered_rps(folder)
@@ -81,11 +83,26 @@ def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Pa
     least_s = LEAST_PICTURES / rps
     duration_s = max(duration_s, least_s)
     rehearsal_s = max(min(REHEARSAL_S, duration_s), least_s)
-    wrong = use_and_rehearse(folder, rps, rehearsal_s, pictures)
+    wrong = use_and_rehearse(folder, rps, rehearsal_s, opened)
     simulated = simulate(folder, rps, duration_s)
     measured = measure(folder, rps, duration_s)
     compare(folder, rps, simulated, measured)
     return f"{wrong} of {len(PAGES)} pictures were misread" if wrong else ""
+
+
+def open_pictures(paths: Sequence[Path]) -> dict[Path, NDArray[np.uint8]]:
+    """All at the start: what cannot be read is not found out minutes later.
+
+    Raises:
+        StepFailedError: a file is not there, or no picture.
+    """
+    opened = {}
+    for path in paths:
+        try:
+            opened[path] = open_picture(path)
+        except (OSError, Image.DecompressionBombError) as error:
+            raise StepFailedError(f"--picture {path} cannot be read: {error}") from error
+    return opened
 
 
 def prepare(folder: Path, budget_s: float) -> None:
@@ -144,7 +161,9 @@ def serve(folder: Path, events: str) -> Server:
     return Server(folder, "plan.json", *arguments, "--port", "0", "--events", events)
 
 
-def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: Sequence[Path]) -> int:
+def use_and_rehearse(
+    folder: Path, rps: float, duration_s: float, pictures: Mapping[Path, NDArray[np.uint8]]
+) -> int:
     """Read pictures, and load the server for a while; returns misread ones."""
     explain("Serve it: the app is an async function that calls modules, and a model to clients.")
     with serve(folder, "rehearsal.events") as server:
@@ -176,11 +195,11 @@ def is_right(page: Page, lines: list[Line]) -> bool:
     return tuple(line.text for line in lines) == page.lines
 
 
-def read_pictures(url: str, pictures: Sequence[Path]) -> None:
+def read_pictures(url: str, pictures: Mapping[Path, NDArray[np.uint8]]) -> None:
     client = Client(url)
-    for path in pictures:
+    for path, picture in pictures.items():
         console.print(f"  {path}")
-        for line in client.read(open_picture(path), UNHURRIED_US):
+        for line in client.read(picture, UNHURRIED_US):
             show_line(line)
     client.close()
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from examples.demo.shell import StepFailedError
 from examples.ocr.pages import MEAN_LINES, PAGES
 from examples.ocr.problem import MODULES, SLO_FACTOR, choose, problem_text
-from examples.ocr.run import largest_plan
+from examples.ocr.run import largest_plan, tell
 
 from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.profile import Profile
@@ -62,3 +63,15 @@ def test_the_objective_is_a_round_multiple_of_the_three_networks_latency() -> No
 def test_pages_differ_in_how_many_lines_they_have_and_one_line_is_turned() -> None:
     assert len({len(page.lines) for page in PAGES}) > 1
     assert sum(page.turned is not None for page in PAGES) == 1
+
+
+@pytest.mark.parametrize("name", ["nowhere.jpg", "text.jpg"])
+def test_a_picture_that_cannot_be_read_ends_the_example_before_it_begins(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "text.jpg").write_text("no picture")
+    folder = tmp_path / "ocr"
+    folder.touch()  # a step of the example would fail on it
+
+    with pytest.raises(StepFailedError, match=rf"--picture .*{name} cannot be read: "):
+        tell(folder, duration_s=1.0, budget_s=1.0, pictures=[tmp_path / name])
