@@ -161,7 +161,8 @@ def _check_fit(graph: OnnxGraph, tensor: OpenTensor, shape: tuple[int, ...]) -> 
     if not fits:
         wanted = _text(tuple("?" if dim is None else dim for dim in tensor.item_dims))
         both = ""
-        if any(tensor.name in free_names(each) for each in graph.inputs):
+        is_dimension = any(tensor.name in free_names(each) for each in graph.inputs)
+        if is_dimension and len(shape) == len(tensor.item_dims):
             both = (
                 f"\n  note   a dynamic dimension is called {tensor.name} too: {len(shape)} numbers"
                 " are the input's shape, and any other count are the dimension's sizes"
