@@ -19,8 +19,11 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.master import Wanted
 
-CELLS_MAX = 1_000_000
-"""Of one model's table of throughputs."""
+CELLS_MAX = 10_000_000
+"""Of all models' tables of throughputs."""
+
+ROWS_MAX = 1_000
+"""Of tables: with more devices of the first type, those of the second are the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,12 @@ def divide_best(
     Returns:
         None where no division serves every model, or the tables are too large.
     """
-    if np.prod(owned + 1, dtype=np.float64) > CELLS_MAX:
+    if len(models) * np.prod(owned + 1, dtype=np.float64) > CELLS_MAX:
         return None
     tables = [model.table(owned) for model in models]
+    turned = owned[0] > ROWS_MAX
+    if turned:
+        tables = [table.T for table in tables]
     values = [table.ravel() / want.weight for table, want in zip(tables, wanted, strict=True)]
     targets = np.unique(np.concatenate(values))
     targets = targets[targets > 0]
@@ -70,7 +76,7 @@ def divide_best(
             best, low = found, middle + 1
     if best is None:
         return None
-    best = [mine[: len(owned)] for mine in best]
+    best = [(mine[::-1] if turned else mine)[: len(owned)] for mine in best]
     unused = owned - np.sum(best, axis=0)
     return [mine + unused // len(best) for mine in best]
 
