@@ -7,8 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.catalog.documents import read_problem, write_document
-from headrace.domain.problem import Objective, PlanOptions, Problem
+from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
 from headrace.planning import PLANNERS, solve
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.models import Model, model_of
 from headrace.verify import verify
 from helpers.problems import QUARTERS, make_cluster, make_plan, make_problem, make_profile
 
@@ -43,6 +46,22 @@ def test_a_search_cut_short_gives_a_plan_with_an_honest_bound() -> None:
         assert result.bound is not None
         assert result.bound >= result.plan.objective
         assert (result.plan.stopped == "optimal") == (result.bound <= result.plan.objective * 1.001)
+
+
+def test_once_the_time_is_up_no_more_models_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.planning.pooled.planner.Deadline", lambda _: Deadline(0))
+    looked_at = []
+
+    def looked(problem: Problem, hardware: Hardware, demand: Demand) -> Model:
+        looked_at.append(demand.model)
+        return model_of(problem, hardware, demand)
+
+    monkeypatch.setattr("headrace.planning.pooled.planner.model_of", looked)
+    result = solve(hard_problem(time_limit_s=1.0))
+
+    assert looked_at == ["m0"]
+    assert result.stopped == "time-limit"
+    assert "no plan found within 1 s" in (result.refusal or "")
 
 
 def test_a_model_that_is_not_the_weakest_takes_no_more_devices_than_it_needs() -> None:

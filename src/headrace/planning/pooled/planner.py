@@ -11,14 +11,14 @@ a pipeline; rates, prices and memory may limit.
 """
 
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import PlanResult
+from headrace.domain.plan import PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim, assemble
 from headrace.planning.common.binding import binding_constraint
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Counting, Wanted
-from headrace.planning.common.models import model_of
+from headrace.planning.common.models import Model, model_of
 from headrace.planning.pooled.refusal import refuse_capacity, refuse_latency
 from headrace.planning.pooled.search import search
 
@@ -34,15 +34,14 @@ def plan_pooled(problem: Problem) -> PlanResult:
     deadline = Deadline(problem.options.time_limit_s)
     check_options(problem)
     hardware = Hardware.of(problem.cluster)
-    models = [model_of(problem, hardware, demand) for demand in problem.demands]
+    models: list[Model] = []
+    for demand in problem.demands:
+        if models and deadline.passed:
+            return _without_plan("time-limit", None, deadline, _gave_up(problem))
+        models.append(model_of(problem, hardware, demand))
     if not all(len(model.pipelines) for model in models):
-        return PlanResult(
-            plan=None,
-            stopped="infeasible",
-            bound=None,
-            runtime_s=deadline.spent_s,
-            refusal=refuse_latency(problem, hardware, models),
-        )
+        refusal = refuse_latency(problem, hardware, models)
+        return _without_plan("infeasible", None, deadline, refusal)
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
     asked = Counting(hardware, wanted, columns, problem.options.objective)
@@ -53,13 +52,8 @@ def plan_pooled(problem: Problem) -> PlanResult:
     result = search_exactly_pooled(asked, searching) or search(asked, searching)
     if result.chosen is None:
         proven = result.stopped == "infeasible"
-        return PlanResult(
-            plan=None,
-            stopped=result.stopped,
-            bound=result.bound,
-            runtime_s=deadline.spent_s,
-            refusal=refuse_capacity(problem, hardware, models) if proven else _gave_up(problem),
-        )
+        refusal = refuse_capacity(problem, hardware, models) if proven else _gave_up(problem)
+        return _without_plan(result.stopped, result.bound, deadline, refusal)
     chosen = result.chosen.allotments
     claim = Claim(
         bound=result.bound,
@@ -69,6 +63,14 @@ def plan_pooled(problem: Problem) -> PlanResult:
     )
     plan = assemble(problem, models, chosen, claim)
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def _without_plan(
+    stopped: Stopped, bound: float | None, deadline: Deadline, refusal: str
+) -> PlanResult:
+    return PlanResult(
+        plan=None, stopped=stopped, bound=bound, runtime_s=deadline.spent_s, refusal=refusal
+    )
 
 
 def _placing_s(problem: Problem) -> float:
