@@ -2,7 +2,7 @@
 
 import re
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations, count, product
 
 import numpy as np
 import pytest
@@ -13,7 +13,10 @@ from headrace.domain.plan import Deployment, PlanResult
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.metrics import run_report
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.provisioning import carrying
 from headrace.planning.provisioning.residents import all_have_room
+from headrace.planning.provisioning.types_of_models import on_types
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 from headrace.verify import room, verify
@@ -219,8 +222,8 @@ def test_few_copies_have_room_exactly_where_some_way_to_place_each_on_slots_of_i
 def test_planner_and_verifier_agree_on_many_models(seed: int) -> None:
     rng = np.random.default_rng(seed)
     slots = int(rng.integers(4, 9))
-    count = int(rng.integers(11, 30))
-    sizes = [int(100 * slots * part) for part in rng.dirichlet([4.0] * count) * 0.85]
+    models_count = int(rng.integers(11, 30))
+    sizes = [int(100 * slots * part) for part in rng.dirichlet([4.0] * models_count) * 0.85]
     models = [(size, int(rng.integers(1, 3)) if seed % 2 else 1) for size in sizes]
     assert all_have_room(models, slots, 100) == room.all_have_room(models, slots, 100)
 
@@ -231,3 +234,67 @@ def test_many_models_that_just_fit_in_one_order_are_not_said_to() -> None:
     assert not all_have_room(models, 2, 100)
     assert all_have_room(models, 3, 100)
     assert all_have_room([(25, 1)] * 12, 3, 100)
+
+
+def _slot_by_slot(models: list[tuple[int, int]], slots: int, slot_bytes: int) -> bool:
+    """Each model on the first slots with room for it, all slots looked at: the reference."""
+    free = [slot_bytes] * min(slots, sum(copies for _, copies in models))
+    for size, copies in models:
+        fitting = [slot for slot, left in enumerate(free) if size <= left]
+        if len(fitting) < copies:
+            return False
+        for slot in fitting[:copies]:
+            free[slot] -= size
+    return True
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_runs_of_slots_have_room_exactly_where_slots_looked_at_one_by_one_have(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    slots = int(rng.integers(2, 30))
+    counts = rng.integers(1, slots + 1, size=int(rng.integers(11, 25))).tolist()
+    mean = 100 * slots / sum(counts)
+    sizes = (rng.uniform(0.4, 1.5, size=len(counts)) * mean).astype(int).clip(1).tolist()
+    models = list(zip(sizes, counts, strict=True))
+    falling = sorted(models, reverse=True)
+    orders = (falling[::-1], [(falling[0][0], 1), *falling])
+    within = sum(size * copies for size, copies in models) <= 100 * slots
+    fits = any(_slot_by_slot(order, slots, 100) for order in orders)
+    assert all_have_room(models, slots, 100) == (within and fits)
+
+
+def test_whether_models_have_room_does_not_take_longer_for_more_slots() -> None:
+    """A list of so many slots is more than memory holds."""
+    many = 10**18
+    assert all_have_room([(50, many), (40, many), (10, many)], many, 100)
+    assert not all_have_room([(60, many), (50, 1), (41, 1)], many, 100)
+
+
+@pytest.mark.parametrize("rates", [[300.0, 40.0, 40.0], [9_000.0, 50.0, 900.0]], ids=str)
+def test_devices_enough_are_the_fewest_and_none_are_tried_that_execution_alone_exceeds(
+    rates: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = problem([50, 60, 60], rates, devices=3)
+    found = on_types(of, "pipeswitch", Deadline(60.0))
+    assert not isinstance(found, str)
+    placed, asked = found.carried[0].placed, []
+    looked_at = carrying._Load.need_at
+
+    def noted(load: carrying._Load, factor: float) -> float:
+        asked.append(load.slots)
+        return looked_at(load, factor)
+
+    monkeypatch.setattr(carrying._Load, "need_at", noted)
+    enough = carrying.devices_enough(of, placed)
+    least = min(asked)
+    one_by_one = (n for n in count(1) if carrying._load(of, placed, n).need_at(1.0) <= 1)
+    assert enough == next(one_by_one)
+    assert least >= sum(filled(of, rates)) * (1 - 1e-9)
+
+
+def filled(of: Problem, rates: list[float]) -> list[float]:
+    """How many slots each model keeps busy at its rate."""
+    batches_us = [
+        profiled_us(each, "gpu", Fraction(1), 0, 2, 1)[0] for each in of.profiles.values()
+    ]
+    return [rate * batch_us / 1e6 for rate, batch_us in zip(rates, batches_us, strict=True)]

@@ -87,7 +87,7 @@ class _Load:
     def __init__(
         self, *, placed: Sequence[Placed], slots: int, slot_bytes: int, links: int, there_us: float
     ) -> None:
-        self._placed, self._slots, self._links = placed, slots, links
+        self._placed, self.slots, self._links = placed, slots, links
         self._slot_bytes, self._there_us = slot_bytes, there_us
         self._weights = [weight_of(each.demand) for each in placed]
         self._slots_busy = [
@@ -97,18 +97,24 @@ class _Load:
         """By batches of each model alone."""
         self._absent: dict[tuple[int, ...], list[float]] = {}
 
-    def most_carried(self) -> float:
-        """The largest factor that is found to be carried, and none just above it is."""
-        # Requests of models that are there, or that are not, whichever takes less.
-        least_us = sum(
+    def least_slots(self) -> float:
+        """That execution alone keeps busy, at a factor of 1."""
+        return self._least_us() / self._there_us
+
+    def _least_us(self) -> float:
+        """Of requests of models that are there, or that are not, whichever takes less."""
+        return sum(
             weight * max(1, min(each.exec_us, each.batch_us[0]))
             for weight, each in zip(self._weights, self._placed, strict=True)
         )
-        most = self._slots * self._there_us / least_us
+
+    def most_carried(self) -> float:
+        """The largest factor that is found to be carried, and none just above it is."""
+        most = self.slots * self._there_us / self._least_us()
         ends = {
             full / busy
             for busy in self._slots_busy
-            for full in range(1, ceil(min(self._slots, most * busy)))
+            for full in range(1, ceil(min(self.slots, most * busy)))
         }
         rising = [*sorted(end for end in ends if end < most), most]
         first = bisect_left(rising[:-1], 1.0, key=lambda end: end * self.need_at(end))
@@ -117,14 +123,14 @@ class _Load:
     def copies_at(self, factor: float) -> tuple[int, ...]:
         """Of each model."""
         return tuple(
-            min(self._slots, max(1, ceil(factor * busy * (1 - SAME)))) for busy in self._slots_busy
+            min(self.slots, max(1, ceil(factor * busy * (1 - SAME)))) for busy in self._slots_busy
         )
 
     def absent_at(self, factor: float) -> list[float]:
         copies = self.copies_at(factor)
         if copies not in self._absent:
             sizes = [each.held_bytes for each in self._placed]
-            absent = absent_on_slots(self._weights, sizes, copies, self._slots, self._slot_bytes)
+            absent = absent_on_slots(self._weights, sizes, copies, self.slots, self._slot_bytes)
             self._absent[copies] = absent.tolist()
         return self._absent[copies]
 
@@ -145,7 +151,7 @@ class _Load:
         ):
             exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
             copy_us += weight * part * each.load_us * each.links
-        return max(exec_us / self._slots, copy_us / self._links) / self._there_us
+        return max(exec_us / self.slots, copy_us / self._links) / self._there_us
 
 
 def _load(problem: Problem, placed: Sequence[Placed], devices: int | None) -> _Load:
@@ -182,16 +188,18 @@ def _on_nodes(problem: Problem, device: str, devices: int) -> list[int]:
 def devices_enough(problem: Problem, placed: Sequence[Placed]) -> int:
     """Devices that carry the stated rates, and that help each other where starts need that.
 
-    As many copies of each model on more devices are no more absent, so that more carry no less.
+    As many copies of each model on more devices are no more absent, so that more carry no less; and
+    none carry more than execution alone leaves time for, which is where to begin.
     """
 
     def carry(devices: int) -> bool:
         return _load(problem, placed, devices).need_at(1.0) <= 1
 
-    most = 1
+    one = _load(problem, placed, 1)
+    least = most = max(1, ceil(one.least_slots() / one.slots * (1 - SAME)))
     while not carry(most):
         most *= 2
-    devices = bisect_left(range(most), True, lo=most // 2 + 1, key=carry)
+    devices = bisect_left(range(most), True, lo=most if most == least else most // 2 + 1, key=carry)
     while not _help_enough(problem, placed, devices):
         devices += 1
     return devices

@@ -88,13 +88,18 @@ def all_have_room(models: Sequence[Copies], slots: int, slot_bytes: int) -> bool
 
 
 def _first_fit(models: Sequence[Copies], slots: int, slot_bytes: int) -> bool:
-    free = [slot_bytes] * min(slots, sum(copies for _, copies in models))
+    """Slots with as much left that follow one another are a run: of millions, there are few."""
+    runs = [(slot_bytes, min(slots, sum(copies for _, copies in models)))]
     for size, copies in models:
-        fitting = [slot for slot, left in enumerate(free) if size <= left]
-        if len(fitting) < copies:
+        after = []
+        for free, count in runs:
+            taken = min(copies, count) if size <= free else 0
+            copies -= taken
+            after += [(free - size, taken)] if taken else []
+            after += [(free, count - taken)] if taken < count else []
+        if copies:
             return False
-        for slot in fitting[:copies]:
-            free[slot] -= size
+        runs = after
     return True
 
 
