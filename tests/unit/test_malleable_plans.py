@@ -5,6 +5,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
@@ -18,6 +19,8 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.domain.profile import Profile, StageTimes
 from headrace.planning import solve
+from headrace.planning.common.candidates import Floats
+from headrace.planning.depths.capacity import Capacity
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile, profiled_us
 
@@ -155,6 +158,28 @@ def test_an_slo_that_no_depth_keeps_names_the_nearest_slo_and_items() -> None:
     assert least_us <= round(float(named[1]) * 1000) < least_us + 100
     planned(problem_of(on_a(), slo_us=least_us))
     assert "requests of at most" not in refusal_of(problem_of(on_a(), slo_us=depth.fill_us - 1))
+
+
+@pytest.mark.parametrize("rate_rps", [None, 1e5], ids=["plan", "refusal"])
+def test_once_time_is_up_the_first_prices_that_prove_a_bound_are_the_last(
+    rate_rps: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = [on_a(f"m{i}", seed=i) for i in range(5)]
+    asked = None if rate_rps is None else {each.model: rate_rps for each in profiles}
+    tried = []
+    proven_at = Capacity._bound_at
+
+    def noted(of: Capacity, prices: Floats) -> float:
+        tried.append(proven_at(of, prices))
+        return tried[-1]
+
+    monkeypatch.setattr(Capacity, "_bound_at", noted)
+    result = solve(problem_of(*profiles, rates=asked, time_limit_s=1e-9))
+    assert sum(np.isfinite(tried)) == 1
+    assert np.isfinite(tried[-1])
+    if result.plan is not None:
+        assert result.bound is not None
+        assert result.plan.objective <= result.bound < np.inf
 
 
 def test_rates_beyond_the_slots_name_the_rates_that_fit() -> None:

@@ -22,6 +22,7 @@ from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.planning.common.candidates import Floats, SlotKind
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.solver import LinearModel
 from headrace.planning.depths.exact import Cut, uses
 from headrace.planning.depths.table import DepthTable
@@ -61,7 +62,7 @@ class Capacity:
         held = [self._held(demand, table) for demand, table in self._models()]
         return _most(self.problem.demands, held, self._slots(), self._sums)
 
-    def multiple(self) -> tuple[float, float]:
+    def multiple(self, deadline: Deadline) -> tuple[float, float]:
         """Of the rates that are asked for, how many times they are carried; and a bound on that."""
         asked = tuple(
             replace(demand, weight=max(demand.rate_rps or 0.0, TINY_RPS), rate_rps=None)
@@ -72,15 +73,24 @@ class Capacity:
         )
         carried = alike.carried()
         assert carried is not None, "nothing is asked for"
-        return carried.value, alike.bound(carried)
+        return carried.value, alike.bound(carried, deadline)
 
-    def bound(self, carried: Carried) -> float:
-        """No malleable plan has a better objective."""
+    def bound(self, carried: Carried, deadline: Deadline) -> float:
+        """No malleable plan has a better objective.
+
+        Args:
+            deadline: once it has passed, the first prices that prove something are the last tried.
+        """
         tried = [carried.prices, np.ones(len(self.kinds))]
         for table in self.tables:
             whole_us = dict(zip(table.chain.kinds, table.chain.p50_us[:, 0, -1], strict=True))
             tried.append(np.array([1 / whole_us.get(kind, NEVER) for kind in self.kinds]))
-        return max(carried.value, min(map(self._bound_at, tried)))
+        least = np.inf
+        for prices in tried:
+            if least < np.inf and deadline.passed:
+                break
+            least = min(least, self._bound_at(prices))
+        return max(carried.value, least)
 
     def _bound_at(self, prices: Floats) -> float:
         """The bound at these prices, shape (kinds,); infinite where they prove nothing."""

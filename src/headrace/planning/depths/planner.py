@@ -41,9 +41,9 @@ def plan_malleable(problem: Problem) -> PlanResult:
     capacity = Capacity(problem, kinds, tables)
     carried = capacity.carried()
     if carried is None:
-        refusal, proven = refuse_rates(problem, capacity)
+        refusal, proven = refuse_rates(problem, capacity, deadline)
         return _refused(refusal, deadline, "infeasible" if proven else "heuristic")
-    bound = capacity.bound(carried)
+    bound = capacity.bound(carried, deadline)
     slots = _slots(problem, used)
     claim = Claim(
         bound=bound,

@@ -9,6 +9,7 @@ from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.cluster import Cluster
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import SlotKind, budget_us
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.rounded import round_down
 from headrace.planning.depths.capacity import Capacity
 from headrace.planning.depths.table import DepthTable
@@ -51,10 +52,10 @@ def refuse_memory(cluster: Cluster, needed: dict[SlotKind, int]) -> str:
     )
 
 
-def refuse_rates(problem: Problem, capacity: Capacity) -> tuple[str, bool]:
+def refuse_rates(problem: Problem, capacity: Capacity, deadline: Deadline) -> tuple[str, bool]:
     """All slots together carry less than the rates that are asked for; and whether that is proven
     of every way to cut the models."""
-    multiple, bound = capacity.multiple()
+    multiple, bound = capacity.multiple(deadline)
     part = max(multiple, 1e-9)
     slots = _listed(capacity.kinds)
     rates = ", ".join(
