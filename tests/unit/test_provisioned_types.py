@@ -14,6 +14,7 @@ from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.provisioning import placing, planners
 from headrace.planning.provisioning.carrying import carried
 from headrace.planning.provisioning.types_of_models import on_types
 from headrace.verify import verify
@@ -104,6 +105,32 @@ def test_a_device_on_which_models_start_sooner_leaves_no_others_idle(
 
     assert beside.objective >= without.objective * (1 - 1e-9)
     assert {slot.device for slot in beside.slots} >= {"g"}
+
+
+def test_once_time_is_up_starts_not_known_yet_are_cheap_ones_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "_KNOWN", {})
+    in_time = problem(EIGHT, alike())
+    late = replace(in_time, options=replace(in_time.options, time_limit_s=1e-9))
+    with monkeypatch.context() as patched:
+        patched.setattr(planners, "soonest_start", None)  # never asked
+        assert planned(late).binding.endswith("starts are by deepplan, as time was up: 4")
+    assert "time was up" not in planned(in_time).binding
+    assert "time was up" not in planned(late).binding  # they are known
+
+
+def test_a_start_that_is_late_since_time_was_up_is_not_said_to_be_late_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "_KNOWN", {})
+    of = problem(EIGHT, alike())
+    of = replace(of, demands=tuple(replace(each, slo_us=1_000) for each in of.demands))
+    for limit_s, told in ((60.0, False), (1e-9, True)):
+        refusal = solve(replace(of, options=replace(of.options, time_limit_s=limit_s))).refusal
+        assert refusal is not None
+        assert ("a longer --time-limit-s" in refusal) == told
+        placing._KNOWN.clear()
 
 
 def test_devices_that_no_model_is_on_are_named() -> None:

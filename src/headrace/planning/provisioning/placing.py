@@ -9,12 +9,16 @@ from headrace.domain.layers import LayerTimes, Residency
 from headrace.domain.plan import Stage
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import budget_us
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.provisioning.planners import NEED_HELPER, StartPlanned
 from headrace.planning.provisioning.refusal import refuse_start
 from headrace.planning.provisioning.residency import stated
 from headrace.planning.provisioning.served import plan_served_start
 from headrace.start_times import predicted_start, with_host_layers
 from headrace.starts import chain_of
+
+HURRIED = "deepplan"
+"""The planner of starts once time is up: milliseconds, where exact ones take up to seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class Placed:
     links: int
     held_bytes: int
     working_bytes: int
+    hurried: bool
+    """Time was up, and its start is one of `HURRIED`."""
 
 
 def timed_on(problem: Problem, demand: Demand) -> list[LayerTimes]:
@@ -59,12 +65,18 @@ def timed_on(problem: Problem, demand: Demand) -> list[LayerTimes]:
 
 
 def place(
-    problem: Problem, demand: Demand, times: LayerTimes, planner: str, cold_share: float
+    problem: Problem,
+    demand: Demand,
+    times: LayerTimes,
+    planner: str,
+    cold_share: float,
+    deadline: Deadline,
 ) -> Placed | str:
     """A model on one type of device; or why it cannot run there.
 
     Args:
         cold_share: the part of requests that are starts, for which its layers are placed.
+        deadline: once it has passed, no further start is looked for exactly.
 
     Raises:
         DocumentError: `planner` needs times that the profile does not have, or the profile states
@@ -84,7 +96,8 @@ def place(
             " said to execute others meanwhile (copy_stream)\n"
             "  try    leave copy_stream out, or state what opening the model takes (open_p50_us)"
         )
-    start = _start_of(times, planner, cold_share)
+    start, hurried = _start_of(times, planner, cold_share, deadline)
+    later = ", or a longer --time-limit-s: its start was planned when time was up" * hurried
     residency = stated(profile.layers, times, start, planner)
     told = predicted_start(residency, profile)
     memory = int((kind.memory_bytes or 0) * times.share)
@@ -95,6 +108,7 @@ def place(
             f"model {demand.model!r}: needs {needed:,} bytes of a {times.device!r}{beside},"
             f" and share {times.share} of one has {memory:,}\n"
             "  try    devices with more memory, or a model cut over several (without --provision)"
+            f"{later}"
         )
     costs = cost_model(problem.profiles)
     stage = Stage(
@@ -107,9 +121,8 @@ def place(
     start_us = residency.start_us + costs.between_batches_us(demand.model)
     needed_us = max(start_us, batch.p99_us) + costs.gateway_us(demand.model)
     if needed_us > budget_us(demand.slo_us, problem.options.margin_of(demand.model)):
-        return refuse_start(
-            demand, times.device, needed_us, problem.options.margin_of(demand.model)
-        )
+        margin = problem.options.margin_of(demand.model)
+        return refuse_start(demand, times.device, needed_us, margin) + later
     return Placed(
         demand=demand,
         device=times.device,
@@ -121,17 +134,23 @@ def place(
         links=2 if told.uses_helper else 1,
         held_bytes=told.held_bytes,
         working_bytes=told.working_bytes,
+        hurried=hurried,
     )
 
 
 _KNOWN: dict[tuple[LayerTimes, str, float], StartPlanned] = {}
 
 
-def _start_of(times: LayerTimes, planner: str, cold_share: float) -> StartPlanned:
-    """Instances of one network have the same start."""
+def _start_of(
+    times: LayerTimes, planner: str, cold_share: float, deadline: Deadline
+) -> tuple[StartPlanned, bool]:
+    """Instances of one network have the same start; and whether it is of `HURRIED`."""
     key = (times, planner, round(cold_share, 3))
+    hurried = key not in _KNOWN and planner.startswith("exact") and deadline.passed
+    if hurried:
+        key = (times, HURRIED, 1.0)
     if key not in _KNOWN:
         if len(_KNOWN) > 1_000:
             _KNOWN.clear()
-        _KNOWN[key] = plan_served_start(planner, chain_of(times), key[2])
-    return _KNOWN[key]
+        _KNOWN[key] = plan_served_start(key[1], chain_of(times), key[2])
+    return _KNOWN[key], hurried

@@ -7,6 +7,7 @@ from headrace.domain.apart import apart
 from headrace.domain.problem import Problem
 from headrace.planning.common.rounded import round_down
 from headrace.planning.provisioning.carrying import Carried, weight_of
+from headrace.planning.provisioning.placing import HURRIED
 
 
 def binding(carried: Sequence[Carried], idle: str) -> str:
@@ -19,9 +20,13 @@ def binding(carried: Sequence[Carried], idle: str) -> str:
         short = f"memory of the slots on {kinds}, of which {_quoted(filling)} would take more"
     else:
         short = f"time of the slots on {kinds}, or of their links"
+    hurried = sum(each.hurried for on in carried for each in on.placed)
+    time_up = (
+        f"; models whose starts are by {HURRIED}, as time was up: {hurried}" if hurried else ""
+    )
     return (
         f"{short}: {_cold_share(carried):.1%} of requests are expected to be starts, were the model"
-        f" that is unused for longest to leave{f'; idle: {idle}' if idle else ''}"
+        f" that is unused for longest to leave{f'; idle: {idle}' if idle else ''}{time_up}"
     )
 
 

@@ -69,7 +69,7 @@ def on_types(problem: Problem, planner: str, deadline: Deadline) -> OnTypes | st
         DocumentError: a profile lacks times that are needed; or devices are to be counted, and no
             type of them can run all models.
     """
-    search = _Search(problem, planner, deadline.part(PART))
+    search = _Search(problem, planner, deadline)
     if refusal := search.homeless():
         return refusal
     counts = problem.options.objective == "least-devices"
@@ -83,14 +83,16 @@ class _Search:
     def __init__(self, problem: Problem, planner: str, deadline: Deadline) -> None:
         self.refusal = ""
         """Why a set of models has no room on a type, of the first such set."""
-        self._problem, self._deadline = problem, deadline
+        self._problem, self._deadline = problem, deadline.part(PART)
         shares = COLD_SHARES if planner.startswith("exact") else COLD_SHARES[:1]
         self._demands = sorted(problem.demands, key=lambda demand: demand.model)
         self._stated = all(demand.rate_rps is not None for demand in problem.demands)
         # Per model, type -> for each of the shares, how it stands there or why it cannot.
         self._offers: list[dict[str, list[Placed | str]]] = [
             {
-                times.device: [place(problem, demand, times, planner, part) for part in shares]
+                times.device: [
+                    place(problem, demand, times, planner, part, deadline) for part in shares
+                ]
                 for times in sorted(timed_on(problem, demand), key=lambda times: times.device)
             }
             for demand in self._demands
