@@ -116,7 +116,16 @@ def test_rates_that_nothing_carries_are_refused_with_rates_that_would_be(run: Ru
     code, _, err = run("plan", "problem.yaml", "--planner", "sbp", "--max-tenants", "1")
     assert code == 3
     assert "sbp finds no part for" in err
-    assert "--planner shares" in err
+    assert "--planner shares, which" in err
+
+
+def test_shares_is_advised_with_an_objective_that_it_knows(run: Run) -> None:
+    asked = ("--max-tenants", "1", "--objective", "throughput")
+    code, _, err = run("plan", "problem.yaml", "--planner", "sbp", *asked)
+    assert code == 3
+    assert "--planner shares --objective max-min" in " ".join(err.split())
+    code, _, err = run("plan", "problem.yaml", "--planner", "shares", "--objective", "max-min")
+    assert code in (0, 3)  # no usage error
 
 
 def test_a_plan_of_shared_devices_can_be_planned_anew_from_itself(run: Run, folder: Path) -> None:

@@ -171,6 +171,19 @@ def test_weights_that_fit_no_device_are_named() -> None:
     assert "weights do not fit" in refusal_of(make_problem(cluster=cluster))
 
 
+@pytest.mark.parametrize("planner", ["no-partitioning", "dart-r"])
+def test_stages_are_advised_only_for_a_model_that_can_be_cut(planner: str) -> None:
+    cluster = make_cluster({"n0": {"a": 2}}, memory_bytes={"a": 1_000})
+    for blocks, told in ((1, False), (2, True)):
+        problem = make_problem(
+            [make_profile(blocks=blocks)], cluster=cluster, options=PlanOptions(planner=planner)
+        )
+        refusal = solve(problem).refusal
+        assert refusal is not None
+        assert "weights do not fit" in refusal
+        assert ("cuts models into stages" in refusal) == told
+
+
 def test_more_stages_than_blocks_cannot_be_cut() -> None:
     problem = make_problem([make_profile(blocks=2)], options=PlanOptions(min_stages=3))
 

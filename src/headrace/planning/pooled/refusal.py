@@ -159,15 +159,16 @@ def _fits_without_limits(problem: Problem, model: Model) -> bool:
 def _refuse_memory(problem: Problem, model: Model) -> str:
     profile, most = problem.profiles[model.demand.model], problem.options.max_stages
     weights = profile.weights_bytes(0, len(profile.blocks))
-    instead = "or --planner pooled, which cuts models into stages"
-    if problem.options.planner != "no-partitioning":
-        instead = "more blocks or a larger max_stages"
+    instead = ", more blocks or a larger max_stages"
+    if problem.options.planner == "no-partitioning":
+        can_be_cut = len(profile.blocks) > 1
+        instead = ", or --planner pooled, which cuts models into stages" * can_be_cut
     return (
         f"model {model.demand.model!r} cannot run on any device of the cluster: its weights do not"
         " fit\n"
         f"  needs  {weights:,} bytes of weights, in at most {most} stages of whole blocks\n"
         f"  has    {_memory(problem)}\n"
-        f"  try    devices with more memory, {instead}"
+        f"  try    devices with more memory{instead}"
     )
 
 

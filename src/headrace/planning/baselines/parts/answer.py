@@ -80,7 +80,7 @@ def answer(
             stopped="time-limit",
             bound=None,
             refusal=f"{planner} did not end within {options.time_limit_s:g} s\n"
-            "  try    a longer --time-limit-s, or --planner shares",
+            f"  try    a longer --time-limit-s, or {_shares(options)}",
             runtime_s=deadline.spent_s,
         )
     if isinstance(found, Stuck):
@@ -108,7 +108,7 @@ def _check(problem: Problem, planner: str) -> None:
     if len(used) > 1:
         raise DocumentError(
             f"planner {planner}: shares devices of one type, and the cluster has {', '.join(used)};"
-            " use --planner shares"
+            f" use {_shares(problem.options)}"
         )
     rateless = [demand.model for demand in problem.demands if demand.rate_rps is None]
     if rateless:
@@ -149,8 +149,13 @@ def _refusal(
         f"{planner} finds no part for {left} requests/s of model {model!r}\n"
         f"  needs  {asked} requests/s of it, beside the other models\n"
         f"  has    {case.count} of type {kind!r}, cut as they may be\n"
-        f"  try    {says}--planner shares, which looks at every plan"
+        f"  try    {says}{_shares(options)}, which looks at every plan"
     )
+
+
+def _shares(options: PlanOptions) -> str:
+    """The planner that looks further, with an objective that it knows."""
+    return "--planner shares" + " --objective max-min" * (options.objective == "throughput")
 
 
 def _refuse_alone(case: Case, number: int, options: PlanOptions) -> str | None:
