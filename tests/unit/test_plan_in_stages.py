@@ -7,13 +7,14 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 
+from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Objective, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import ChosenDevice, ChosenPart, ChosenTenant
-from headrace.planning.together import cheapest
+from headrace.planning.together import cheapest, cuts
 from headrace.planning.together.assembly import assembled
 from headrace.planning.together.cheapest import Cheapest
 from headrace.planning.together.cuts import ways_to_cut
@@ -158,6 +159,34 @@ def test_ways_that_weigh_too_much_are_looked_at_no_longer_than_there_is_time() -
     assert Cheapest(heavy, Deadline(0.0)).any().bound < inf
 
 
+def test_ways_to_cut_are_listed_no_longer_than_there_is_time_and_nothing_is_proven() -> None:
+    problem = problem_of("least-devices", 1.0, first_megabytes=220)
+
+    refused = Cheapest(problem, Deadline(0.0)).carried()
+    assert isinstance(refused, PlanResult)
+    assert refused.stopped == "time-limit"
+    assert refused.refusal is not None
+    assert "none excluded: not all ways to cut models into stages were looked at" in refused.refusal
+    assert Cheapest(problem, Deadline(60.0)).priced_out(Deadline(60.0)) < inf
+    assert Cheapest(problem, Deadline(60.0)).priced_out(Deadline(0.0)) == inf
+
+
+def test_a_model_that_no_cut_saves_is_refused_before_batches_and_pipelines_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = problem_of("least-devices", 1.0, first_megabytes=220)
+    one, two = problem.demands
+    late = replace(problem, demands=(one, replace(two, slo_us=5_000)))
+
+    listed: list[object] = []
+    monkeypatch.setattr(cuts, "_ways", lambda *about: listed.append(about) or [])
+    refused = Cheapest(late, Deadline(60.0)).carried()
+    assert isinstance(refused, PlanResult)
+    assert refused.stopped == "infeasible"
+    assert "model 'two' cannot meet its SLO" in (refused.refusal or "")
+    assert not listed
+
+
 def test_a_part_of_the_links_is_of_a_model_in_stages_too() -> None:
     """No device holds the model; its stages' turns carry more than the link between them may."""
     (model,) = (profile_of("two", 1_000, (60, 50)),)
@@ -225,7 +254,7 @@ def test_what_is_said_of_parts_is_of_those_that_stages_need() -> None:
         models={"two": (200_000, 100.0)},
     )
     costs = Costs(problem)
-    ways = ways_to_cut(costs, problem.demands[0], max_stages=2)
+    ways = ways_to_cut(costs, problem.demands[0], Deadline(60.0), max_stages=2)
     way = next(
         way for way in ways if len(way.chains) == 1 and way.chains[0].steps[0].batch_size == 1
     )

@@ -24,7 +24,7 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import NEVER_US
-from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.weights import Blocks, Weights, devices_to_hold
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.refusal import refuse_weights
@@ -33,6 +33,7 @@ from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, Budg
 from headrace.planning.together.cuts import PIPELINES_MAX, Way, cheapest_first, ways_to_cut
 from headrace.planning.together.refusal import (
     carried_part,
+    gave_up,
     multiples_of_rates,
     refuse_chains,
     refuse_steps,
@@ -61,6 +62,10 @@ class Best:
     bound: float
 
 
+NOT_LOOKED_AT = Best(found=NOTHING, ways=(), bound=0.0)
+"""There was no time to list the ways to cut models: nothing is proven."""
+
+
 class Cheapest:
     """Of one problem, in which every model and app has a rate."""
 
@@ -81,8 +86,13 @@ class Cheapest:
         Args:
             first: any that carry the rates will do, whatever they cost.
         """
-        options = self._options()
-        refusal = refuse_steps(self._costs, self._problem, options, self._apps)
+        try:
+            options = self._options()
+            refusal = refuse_steps(
+                self._costs, self._problem, options, self._apps, self.after_planning()
+            )
+        except OutOfTime:
+            return self._refused(gave_up(self._problem), proven=False)
         refusal = refusal or refuse_weights(self._problem.cluster, self._needed())
         if refusal is not None:
             return self._refused(refusal, proven=True)
@@ -98,11 +108,20 @@ class Cheapest:
 
     def any(self) -> "Best":
         """Devices that carry the rates, whatever they cost."""
-        return self._best(self._options(), first=True)
+        try:
+            options = self._options()
+        except OutOfTime:
+            return NOT_LOOKED_AT
+        return self._best(options, first=True)
 
-    def priced_out(self) -> float:
+    def after_planning(self) -> Deadline:
+        """For what refusals and bounds say: the time left, ADVICE_S at least."""
+        return Deadline(max(ADVICE_S, self._deadline.left_s))
+
+    def priced_out(self, deadline: Deadline) -> float:
         """No larger multiple of all rates is carried: whole or in stages, models would take more
-        of devices than there are, if these could be had in fractions."""
+        of devices than there are, if these could be had in fractions. Infinite: not all ways to
+        cut them were looked at before the deadline."""
         cluster = self._problem.cluster
         there = sum(
             cluster.count(name) * price
@@ -111,7 +130,10 @@ class Cheapest:
         needed = self._least_of_apps()
         for demand in self._problem.demands:
             # The fewer requests, the longer a stage's turns may be apart, so that more ways do.
-            ways = self._ways(replace(demand, rate_rps=LEAST_RATE_RPS))
+            try:
+                ways = self._ways(replace(demand, rate_rps=LEAST_RATE_RPS), deadline)
+            except OutOfTime:
+                return inf
             least = ways[0].least_price if ways else inf
             needed += least / LEAST_RATE_RPS * (demand.rate_rps or 0.0)
         return there / needed if needed else inf
@@ -121,7 +143,10 @@ class Cheapest:
             return Best(found=NOTHING, ways=(), bound=inf)
         best = self._search(options, first=first)
         if best.found.devices is None and best.bound == inf:
-            cut = self._with_cuts(options)
+            try:
+                cut = self._with_cuts(options, self._deadline)
+            except OutOfTime:
+                return NOT_LOOKED_AT
             if cut is not None:
                 return self._search(cut, first=first)
         return best
@@ -135,10 +160,14 @@ class Cheapest:
             bounds = multiples_of_rates(self._costs, chains, advice.part(1 / 4))
             first, at_most = (min(1.0, each) for each in bounds)
         found = carried_part(partial(self._carries, advice), 0.0, at_most, first, advice)
-        if self._with_cuts(options) is None:
+        listing = self.after_planning()
+        try:
+            if self._with_cuts(options, listing) is None:
+                return found
+        except OutOfTime:
             return found
         # Cut, models may carry more; what that takes to find out is not known beforehand.
-        low, high = float(found or 0.0), min(1.0, self.priced_out())
+        low, high = float(found or 0.0), min(1.0, self.priced_out(listing))
         advice = Deadline(ADVICE_S)
         tries = partial(self._carries, advice)
         return carried_part(tries, low, high, (low + high) / 2, advice) or found
@@ -156,7 +185,7 @@ class Cheapest:
         found = []
         for demand in self._problem.demands:
             whole = self._whole(demand)
-            found.append([whole] if whole is not None else self._cuts(demand))
+            found.append([whole] if whole is not None else self._cuts(demand, self._deadline))
         return found
 
     def _whole(self, demand: Demand) -> Way | None:
@@ -167,9 +196,11 @@ class Cheapest:
         price = self._costs.least_price(step, chain.budget_us)
         return Way(chains=(chain,), least_price=price)
 
-    def _cuts(self, demand: Demand) -> list[Way]:
+    def _cuts(self, demand: Demand, deadline: Deadline) -> list[Way]:
         stages = self._problem.options.max_stages
-        return ways_to_cut(self._costs, demand, max_stages=stages) if stages > 1 else []
+        if stages == 1:
+            return []
+        return ways_to_cut(self._costs, demand, deadline, max_stages=stages)
 
     def _needed(self) -> list[Blocks]:
         """Blocks that some slot holds together: all of a module's model, each of one that may be
@@ -182,17 +213,19 @@ class Cheapest:
             needed += [Blocks.of(demand.model, profile, span) for span in spans]
         return needed
 
-    def _ways(self, demand: Demand) -> list[Way]:
+    def _ways(self, demand: Demand, deadline: Deadline) -> list[Way]:
         """Whole, where a part runs it so, and cut; cheapest first."""
         whole = self._whole(demand)
-        return cheapest_first([*([] if whole is None else [whole]), *self._cuts(demand)])
+        return cheapest_first([*([] if whole is None else [whole]), *self._cuts(demand, deadline)])
 
-    def _with_cuts(self, options: Sequence[Sequence[Way]]) -> list[list[Way]] | None:
+    def _with_cuts(
+        self, options: Sequence[Sequence[Way]], deadline: Deadline
+    ) -> list[list[Way]] | None:
         """Where all run whole and that is not enough: cut or whole, every model; None: nothing
         else is tried."""
         if any(way.transfers_us for own in options for way in own):
             return None
-        more = [self._ways(demand) for demand in self._problem.demands]
+        more = [self._ways(demand, deadline) for demand in self._problem.demands]
         return more if any(len(own) > 1 for own in more) else None
 
     def looked_at(self) -> str | None:

@@ -15,6 +15,7 @@ from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand
 from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.together.steps import Costs, Place, Step, StepChain, model_budget_us
 
 PIPELINES_MAX = 4
@@ -42,10 +43,11 @@ class Cut:
     transfers_us: int
 
 
-def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
+def ways_to_cut(costs: Costs, demand: Demand, deadline: Deadline, *, max_stages: int) -> list[Way]:
     """All that may keep the SLO, cheapest first.
 
     Raises:
+        OutOfTime: the deadline passed before all were looked at.
         DocumentError: there are more than CUTS_MAX.
     """
     blocks = costs.tables(demand.model).block_count
@@ -56,7 +58,9 @@ def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
                 f"model {demand.model!r}: more than {CUTS_MAX:,} ways to cut its {blocks} blocks"
                 f" into up to {max_stages} stages; lower max_stages, or profile fewer blocks"
             )
-        found += _ways(costs, demand, places)
+        deadline.check()
+        if _may_be_in_time(costs, demand, places):
+            found += _ways(costs, demand, places)
     return cheapest_first(found)
 
 
@@ -84,6 +88,24 @@ def _places(blocks: int, devices: Sequence[str], max_stages: int) -> Iterator[tu
                 yield tuple((a, b, kind) for (a, b), kind in zip(ranges, types, strict=True))
 
 
+def _may_be_in_time(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> bool:
+    """Whether the stages would be with free transfers and few requests, each in the batches that
+    suit it best: no batch size and no number of pipelines takes less."""
+    least_us = (
+        costs.least_us(
+            Step(
+                key=demand.model,
+                model=demand.model,
+                rate_rps=LEAST_RATE_RPS,
+                blocks=(first, end),
+                device=device,
+            )
+        )
+        for first, end, device in places
+    )
+    return sum(least_us) <= min(model_budget_us(costs.problem, demand), NEVER_US - 1)
+
+
 def _ways(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> Iterator[Way]:
     tables = costs.tables(demand.model)
     for batch in range(1, len(tables.p99_us) + 1):
@@ -94,18 +116,21 @@ def _ways(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> Iterator[W
         for pipelines in range(1, PIPELINES_MAX + 1):
             if pipelines > 1 and (demand.rate_rps or 0.0) < pipelines * LEAST_RATE_RPS:
                 break
-            chains = tuple(
-                _chain(demand, places, batch, pipelines, number, budget_us)
-                for number in range(pipelines)
-            )
-            least_us = [costs.least_us(step) for step in chains[0].steps]
+            first = _chain(demand, places, batch, pipelines, 0, budget_us)
+            least_us = [costs.least_us(step) for step in first.steps]
             if sum(least_us) > min(budget_us, NEVER_US - 1):
                 continue
             price = sum(
                 costs.least_price(step, budget_us - sum(least_us) + own)
-                for step, own in zip(chains[0].steps, least_us, strict=True)
+                for step, own in zip(first.steps, least_us, strict=True)
             )
-            yield Way(chains=chains, least_price=pipelines * price, transfers_us=transfers)
+            others = (
+                _chain(demand, places, batch, pipelines, number, budget_us)
+                for number in range(1, pipelines)
+            )
+            yield Way(
+                chains=(first, *others), least_price=pipelines * price, transfers_us=transfers
+            )
 
 
 def _chain(

@@ -11,16 +11,22 @@ from itertools import product
 
 from headrace.domain.problem import Demand
 from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes, TenantTimes
 from headrace.planning.together.cuts import fewest_requests
 from headrace.planning.together.steps import Costs, Step
 
 
-def least_cut_us(costs: Costs, demand: Demand, *, max_stages: int) -> int:
+def least_cut_us(costs: Costs, demand: Demand, deadline: Deadline, *, max_stages: int) -> int:
     """The shortest waits, batches of 1 and transfers of the model in stages; NEVER_US: no parts run
-    such stages."""
+    such stages.
+
+    Raises:
+        OutOfTime: the deadline passed before all cuts were looked at.
+    """
     least_us = NEVER_US
     for cut in fewest_requests(costs, demand, max_stages=max_stages):
+        deadline.check()
         apart_us = cut.transfers_us + sum(map(costs.least_us, cut.steps))
         if apart_us < least_us:
             least_us = min(least_us, cut.transfers_us + _on_devices(costs, cut.steps))

@@ -76,7 +76,7 @@ class _Most:
             return carried
         best = carried
         search = self._cheapest(self._weights, self._deadline)
-        bound, looked_at = search.priced_out(), search.looked_at()
+        bound, looked_at = search.priced_out(search.after_planning()), search.looked_at()
 
         def carries(multiple: float) -> bool:
             nonlocal best, bound
@@ -111,11 +111,11 @@ class _Most:
         assert best.found.devices is not None
         stated = rates_text(self._problem)
         claim = Claim(
-            bound=bound,
+            bound=bound if bound < inf else None,
             stopped="time-limit" if self._deadline.passed else "heuristic",
             binding="; ".join(
                 [
-                    f"the bound is of plans with {looked_at}",
+                    *([f"the bound is of plans with {looked_at}"] if bound < inf else []),
                     "devices: no larger multiple of the weights was found",
                     *([f"rates: {stated} must be carried"] if stated else []),
                     *used_text(self._problem, best),

@@ -31,18 +31,25 @@ CLOSE = 0.01
 
 
 def refuse_steps(
-    costs: Costs, problem: Problem, options: Sequence[Sequence[Way]], apps: Sequence[StepChain]
+    costs: Costs,
+    problem: Problem,
+    options: Sequence[Sequence[Way]],
+    apps: Sequence[StepChain],
+    deadline: Deadline,
 ) -> str | None:
     """Of models and apps that would be late, or fit no device, even with all devices to themselves
     and few requests.
 
     Args:
         options: per demand the ways to run it.
+
+    Raises:
+        OutOfTime: the deadline passed before it was known what the models need.
     """
     said = []
     for demand, ways in zip(problem.demands, options, strict=True):
         if not ways:
-            said.append(_refuse_model(costs, problem, demand))
+            said.append(_refuse_model(costs, problem, demand, deadline))
     for app, chain in zip(problem.apps, apps, strict=True):
         least = [costs.least_us(step) for step in chain.steps]
         needed_us = path_us(chain.before, least)
@@ -55,14 +62,15 @@ def refuse_steps(
     return "\n".join(text for text in said if text) or None
 
 
-def _refuse_model(costs: Costs, problem: Problem, demand: Demand) -> str | None:
+def _refuse_model(costs: Costs, problem: Problem, demand: Demand, deadline: Deadline) -> str | None:
     """Of a model that runs neither whole nor cut; None: with fewer requests it would."""
     chain, stages = model_chain(problem, demand), problem.options.max_stages
     [step] = chain.steps
     needed_us = costs.least_us(step)
     what = f"model {demand.model!r}"
     if stages > 1:
-        needed_us = min(needed_us, least_cut_us(costs, demand, max_stages=stages))
+        cut_us = least_cut_us(costs, demand, deadline, max_stages=stages)
+        needed_us = min(needed_us, cut_us)
     cut = f", nor cut into up to {stages} stages" if stages > 1 else ""
     if needed_us >= NEVER_US:
         return _refuse_memory(costs, "model", demand.model, cut)
@@ -112,6 +120,16 @@ def _refuse_slo(
 
 def _names(costs: Costs) -> str:
     return " or ".join(map(repr, costs.devices))
+
+
+def gave_up(problem: Problem) -> str:
+    """Of ways to cut models that were not all looked at."""
+    return (
+        f"no plan found within {problem.options.time_limit_s:g} s, and none excluded: not all ways"
+        " to cut models into stages were looked at\n"
+        "  try    a longer --time-limit-s, a smaller max_stages, fewer shares or a smaller"
+        " max_batch"
+    )
 
 
 def refuse_chains(
