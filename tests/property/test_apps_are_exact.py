@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import worst_case_us
+from headrace.planning.apps.exact import prime
 from headrace.planning.apps.exact.fronts import Form, SlotLimits, front_schedule, module_front
 from headrace.planning.apps.exhaustive import (
     AppTooLargeError,
@@ -188,3 +189,38 @@ def test_the_compiled_search_answers_as_its_source_does_in_plain_python() -> Non
     )
 
     assert json.loads(plain.stdout) == answers(40)
+
+
+@pytest.mark.parametrize("planner", ["least-cost", "least-cost-dummy"])
+def test_a_search_of_crossed_modules_that_time_ends_says_what_it_has_and_knows(
+    planner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = random_case(random.Random(1000), CROSSED)
+    whole = solve_app(case, "least-cost")
+    assert whole is not None
+    assert whole.stopped == "optimal"
+    monkeypatch.setattr(prime, "NODES", 30)
+
+    found = solve_app(case, planner, time_limit_s=0.0)
+
+    assert found is not None
+    assert found.bound is not None
+    assert found.stopped == "time-limit"
+    assert found.bound < found.cost
+    assert path_us(case.before, [m.worst_case_us for m in found.modules]) <= case.budget_us
+    if planner == "least-cost":
+        assert found.bound <= whole.cost <= found.cost
+
+
+def test_a_search_of_crossed_modules_goes_on_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = random_case(random.Random(1000), CROSSED)
+    whole = solve_app(case, "least-cost")
+    monkeypatch.setattr(prime, "NODES", 1)
+
+    found = solve_app(case, "least-cost")
+
+    assert whole is not None
+    assert found is not None
+    assert (found.cost, found.stopped) == (whole.cost, "optimal")

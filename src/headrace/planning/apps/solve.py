@@ -97,11 +97,12 @@ def plan_least_cost(
     limit = Deadline(time_limit_s)
     part, effort = decompose(case.before), FIRST
     fronts = app_fronts(case, form=form, nodes=effort)
-    best = _chosen(part, fronts, case)
+    best = _chosen(part, fronts, case, limit)
     while True:
         in_time = int(limit.left_s * NODES_PER_S / len(fronts))
         effort = Effort(MORE * effort.a_walk, min(MORE * effort.in_all, in_time))
-        is_proven = all(front.proven for front in fronts) or best.gap <= PROVEN
+        are_proven = best.ended and all(front.proven for front in fronts)
+        is_proven = are_proven or best.gap <= PROVEN
         if is_proven or effort.in_all <= 0:
             break
         fronts = [
@@ -110,7 +111,7 @@ def plan_least_cost(
             else module_front(module, room, form=form, nodes=effort, slacks=LATER)
             for module, front, room in zip(case.modules, fronts, _rooms(case), strict=True)
         ]
-        best = _cheaper(best, _chosen(part, fronts, case))
+        best = _cheaper(best, _chosen(part, fronts, case, limit))
     if best.modules is None:
         return None
     return AppSolution(
@@ -129,26 +130,30 @@ class _Chosen:
     cost: float
     """Infinite: nothing fits."""
     bound: float
+    ended: bool
+    """Whether all choices were looked at, or excluded."""
 
     @property
     def gap(self) -> float:
         return inf if self.modules is None else 1 - self.bound / self.cost
 
 
-def _chosen(part: Part, fronts: Sequence[ModuleFront], case: AppCase) -> _Chosen:
+def _chosen(part: Part, fronts: Sequence[ModuleFront], case: AppCase, limit: Deadline) -> _Chosen:
     curves = [front.at_least or front for front in fronts]
-    lowest, found = (least_cost(part, c, case.before, case.budget_us) for c in (curves, fronts))
-    bound = inf
+    lowest, found = (
+        least_cost(part, c, case.before, case.budget_us, limit) for c in (curves, fronts)
+    )
+    bound, ended = inf, all(choice is None or choice.proven for choice in (lowest, found))
     if lowest is not None:
-        bound = sum(float(c.cost[i]) for c, i in zip(curves, lowest, strict=True))
+        bound = sum(float(c.cost[i]) for c, i in zip(curves, lowest.at_least, strict=True))
     if found is None:
-        return _Chosen(modules=None, cost=inf, bound=bound)
+        return _Chosen(modules=None, cost=inf, bound=bound, ended=ended)
     modules = tuple(
         front_schedule(module, front, point)
-        for module, front, point in zip(case.modules, fronts, found, strict=True)
+        for module, front, point in zip(case.modules, fronts, found.points, strict=True)
     )
     cost = sum(module.cost for module in modules)
-    return _Chosen(modules=modules, cost=cost, bound=min(cost, bound))
+    return _Chosen(modules=modules, cost=cost, bound=min(cost, bound), ended=ended)
 
 
 def _cheaper(one: _Chosen, other: _Chosen) -> _Chosen:

@@ -28,6 +28,7 @@ where a mixture of uses fits into the numbers: no cut can exclude them."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import inf
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from headrace.planning.apps.bill.tables import Bools
 from headrace.planning.apps.exact.combine import CostCurve, least_cost
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.common.candidates import NEVER_US, Floats, Ints
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.solver import LinearModel
 
 GRID = 24
@@ -53,27 +55,38 @@ NODES_MAX = 200_000
 MASTER_S = 1.0
 """For the weights of one cut; it takes a millisecond."""
 
+BOUND_S, BOUND_PART = 1.0, 0.25
+"""For all cuts at least, and of the time left."""
+
 TINY = 1e-9
 SAME = 1e-7
 """Relative: by how much a cut must be offended."""
 
 
-def least_bill(case: BillCase) -> float:
-    """A price that no plan's whole devices stay below; infinite: no plan meets the SLOs."""
+def least_bill(case: BillCase, limit_s: float = inf) -> float:
+    """A price that no plan's whole devices stay below; infinite: no plan meets the SLOs.
+
+    Args:
+        limit_s: time left for planning. After a quarter of it, or `BOUND_S`, it ends with what the
+            cuts so far say, one at least.
+    """
+    limit = Deadline(max(BOUND_S, BOUND_PART * limit_s))
     uses = [_uses(case, app) for app in range(len(case.apps))]
     prices = case.tables.device_price
     cuts = _Cuts(prices)
     for mask in _masks(len(prices)):
-        if not cuts.add(prices * mask, _least_use(case, uses, prices * mask)):
+        if not cuts.add(prices * mask, _least_use(case, uses, prices * mask, limit)):
             return np.inf
+        if limit.passed:
+            break
     counts = cuts.cheapest()
     for _ in range(CUTS_MAX):
-        if counts is None:
+        if counts is None or limit.passed:
             break
         weights = cuts.offended_most(counts)
         if weights is None:
             break
-        use = _least_use(case, uses, weights)
+        use = _least_use(case, uses, weights, limit)
         cuts.add(weights, use)
         assert use is not None, "at other weights the modules had uses"
         if float(weights @ (use - counts)) > SAME * float(weights @ counts):
@@ -186,16 +199,18 @@ def _masks(kinds: int) -> list[Floats]:
     return [np.ones(kinds), *np.eye(kinds)]
 
 
-def _least_use(case: BillCase, uses: Sequence[Sequence[_Uses]], weights: Floats) -> Floats | None:
-    """Devices of each type, shape (K,), that all apps use at the least weighted sum; None: an app
-    has no time."""
+def _least_use(
+    case: BillCase, uses: Sequence[Sequence[_Uses]], weights: Floats, limit: Deadline
+) -> Floats | None:
+    """Devices of each type, shape (K,), that all apps use at the least weighted sum, or of a
+    weighted sum that none stays below where the limit ends it; None: an app has no time."""
     total = np.zeros(len(weights))
     for app, own in zip(case.apps, uses, strict=True):
         curves, rows = zip(*(module.weighted(weights) for module in own), strict=True)
-        chosen = least_cost(decompose(app.before), curves, app.before, app.budget_us)
+        chosen = least_cost(decompose(app.before), curves, app.before, app.budget_us, limit)
         if chosen is None:
             return None
-        for module, of_curve, point in zip(own, rows, chosen, strict=True):
+        for module, of_curve, point in zip(own, rows, chosen.at_least, strict=True):
             seconds = module.seconds[of_curve[point]]
             kind = int(_times(seconds, weights).argmin())
             total[kind] += seconds[kind]

@@ -127,7 +127,8 @@ def apart_bill(problem: Problem, cases: Sequence[AppCase], limit: Deadline) -> f
 def whole_devices_bound(problem: Problem) -> float:
     """A price per hour that no plan on whole devices stays below, whatever turns its modules take
     (decision 0077); infinite: no plan on whole devices meets the SLOs."""
-    return least_bill(bill_case(problem, [app_case(problem, app) for app in problem.apps]))
+    case = bill_case(problem, [app_case(problem, app) for app in problem.apps])
+    return least_bill(case, problem.options.time_limit_s)
 
 
 def _bound_with_parts(problem: Problem, cases: Sequence[AppCase]) -> float:
@@ -151,7 +152,7 @@ def _bound_with_parts(problem: Problem, cases: Sequence[AppCase]) -> float:
         )
         for case in cases
     ]
-    return least_bill(bill_case(problem, wholes))
+    return least_bill(bill_case(problem, wholes), problem.options.time_limit_s)
 
 
 def _per_app(

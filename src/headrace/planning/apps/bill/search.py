@@ -48,7 +48,7 @@ def least_devices_bill(
     allowed = min(len(case), case.tenants_max or len(case)) if sharing else 1
     tenants = min(allowed, _tenants_max(case))
     if len(case) <= MODULES_MAX:
-        floor = least_bill(case)
+        floor = least_bill(case, limit.left_s)
         found = BillSearch(case, most, tenants).run(floor, BOXES_MAX, limit)
         # With fewer tenants or requests than there may be, the relaxation is what is proven.
         is_all = found.is_all and tenants == allowed
@@ -63,13 +63,17 @@ def least_devices_bill(
     slots = 0
     for bundle in _bundles(case):
         if len(bundle) > MODULES_MAX:
-            return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
+            return LeastBill(
+                modules=None, bill=most, bound=least_bill(case, limit.left_s), proven=False
+            )
         found = BillSearch(bundle, most, tenants).run(0.0, BOXES_MAX, limit)
         if found.modules is None:
-            return LeastBill(modules=None, bill=most, bound=least_bill(case), proven=False)
+            return LeastBill(
+                modules=None, bill=most, bound=least_bill(case, limit.left_s), proven=False
+            )
         modules += [module.moved(slots) for module in found.modules]
         slots += len(found.modules)
-    bill, bound = bill_of(modules), least_bill(case)
+    bill, bound = bill_of(modules), least_bill(case, limit.left_s)
     if bill >= most * (1 - SAME):
         return LeastBill(modules=None, bill=most, bound=bound, proven=False)
     return LeastBill(

@@ -100,15 +100,17 @@ def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> Machi
     best: list[Point] | None = None
     bound = 0.0
     for turn in range(ROUNDS):
-        hoped = least_cost(part, [one.bounds() for one in brackets], case.before, case.budget_us)
-        if hoped is None:
+        curves = [one.bounds() for one in brackets]
+        lowest = least_cost(part, curves, case.before, case.budget_us, limit)
+        if lowest is None:
             return None
+        hoped = lowest.at_least
         chosen = [one.points[i] for one, i in zip(brackets, hoped, strict=True)]
         bound = sum(point.cost for point in chosen)
         in_time = limit is None or not limit.passed
         is_split = in_time and _split(case, brackets, hoped, chosen)
         if turn % PLAN_EVERY == 0 or not is_split or turn + 1 == ROUNDS:
-            best = _cheaper(best, _choose(part, case, brackets))
+            best = _cheaper(best, _choose(part, case, brackets, limit))
         if not is_split or (best is not None and bound >= _cost(best) * (1 - OPTIMAL_GAP / 2)):
             break
     if best is None:
@@ -117,11 +119,14 @@ def least_cost_with_dummy(case: AppCase, limit: Deadline | None = None) -> Machi
     return MachinesFound(modules=modules, bound=min(bound, sum(module.cost for module in modules)))
 
 
-def _choose(part: Part, case: AppCase, brackets: Sequence[_Bracket]) -> list[Point] | None:
-    chosen = least_cost(part, [one.plans() for one in brackets], case.before, case.budget_us)
+def _choose(
+    part: Part, case: AppCase, brackets: Sequence[_Bracket], limit: Deadline | None
+) -> list[Point] | None:
+    curves = [one.plans() for one in brackets]
+    chosen = least_cost(part, curves, case.before, case.budget_us, limit)
     if chosen is None:
         return None
-    return [one.points[i] for one, i in zip(brackets, chosen, strict=True)]
+    return [one.points[i] for one, i in zip(brackets, chosen.points, strict=True)]
 
 
 def _cheaper(some: list[Point] | None, other: list[Point] | None) -> list[Point] | None:

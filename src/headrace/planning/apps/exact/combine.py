@@ -15,8 +15,9 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.exact.prime import Curve, prime_front
-from headrace.planning.apps.order import Part, closure, path_us
+from headrace.planning.apps.order import Part, closure, path_us, rest_us
 from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline
 
 
 class CostCurve(NamedTuple):
@@ -39,6 +40,8 @@ class Combined:
     points: Ints
     """Shape (P, modules of the part), in the order of `modules`."""
     modules: tuple[int, ...]
+    ended: bool = True
+    """False: time ran out, cheaper points may be missing."""
 
     def take(self, rows: Ints) -> "Combined":
         return Combined(
@@ -46,24 +49,56 @@ class Combined:
             cost=self.cost[rows],
             points=self.points[rows],
             modules=self.modules,
+            ended=self.ended,
         )
 
 
+class Choice(NamedTuple):
+    """One point of each module's front, as indices."""
+
+    points: list[int]
+    """The cheapest found within the budget."""
+    at_least: list[int]
+    """No choice within the budget costs less than these together; `points` where that is proven,
+    else what every module would take by itself."""
+
+    @property
+    def proven(self) -> bool:
+        return self.points is self.at_least
+
+
 def least_cost(
-    part: Part, fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int
-) -> list[int] | None:
+    part: Part,
+    fronts: Sequence[Curve],
+    before: Sequence[Sequence[int]],
+    budget_us: int,
+    limit: Deadline | None = None,
+) -> Choice | None:
     """One point of each module's front such that the app costs least within its budget.
 
+    Args:
+        limit: ends searches of prime parts; None: nothing does.
+
     Returns:
-        Per module, the index of its point; None where nothing fits.
+        None where nothing fits.
     """
     if not all(len(front.cost) for front in fronts):
         return None
-    best = _combine(part, fronts, before, budget_us, last_only=True)
+    best = _combine(part, fronts, before, budget_us, last_only=True, limit=limit)
     if not len(best.cost):
         return None
     chosen = dict(zip(best.modules, best.points[-1].tolist(), strict=True))
-    return [chosen[module] for module in range(len(fronts))]
+    points = [chosen[module] for module in range(len(fronts))]
+    return Choice(points, points if best.ended else _alone(fronts, before, budget_us))
+
+
+def _alone(fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int) -> list[int]:
+    """The cheapest point of each module that the others, all at their fastest, leave room for."""
+    rest = rest_us(before, [int(front.latency_us[0]) for front in fronts])
+    return [
+        int(np.searchsorted(front.latency_us, budget_us - others, side="right")) - 1
+        for front, others in zip(fronts, rest, strict=True)
+    ]
 
 
 def app_front(
@@ -80,6 +115,7 @@ def _combine(
     budget_us: int,
     *,
     last_only: bool,
+    limit: Deadline | None = None,
 ) -> Combined:
     """The part's front up to `budget_us`; with `last_only`, at least its cheapest point."""
     if part.kind == "module":
@@ -92,22 +128,32 @@ def _combine(
             modules=part.modules,
         )
     if part.kind == "prime":
-        latency, cost, points = prime_front(
+        found = prime_front(
             [fronts[m] for m in part.modules],
             _inner(part.modules, before),
             budget_us,
             last_only=last_only,
+            limit=limit,
         )
-        return Combined(latency_us=latency, cost=cost, points=points, modules=part.modules)
+        return Combined(
+            latency_us=found.latency_us,
+            cost=found.cost,
+            points=found.points,
+            modules=part.modules,
+            ended=found.ended,
+        )
     if part.kind == "parallel":
-        joined = [_combine(p, fronts, before, budget_us, last_only=last_only) for p in part.parts]
+        joined = [
+            _combine(p, fronts, before, budget_us, last_only=last_only, limit=limit)
+            for p in part.parts
+        ]
         while len(joined) > 1:
             joined.append(_parallel(joined.pop(0), joined.pop(0)))
         return joined[0]
     least = [_least_us(inner, fronts, before) for inner in part.parts]
     rooms = [budget_us - sum(least) + own for own in least]
     joined = [
-        _combine(inner, fronts, before, room, last_only=False)
+        _combine(inner, fronts, before, room, last_only=False, limit=limit)
         for inner, room in zip(part.parts, rooms, strict=True)
     ]
     return _in_series(joined, budget_us, last_only=last_only)
@@ -169,6 +215,7 @@ def _joined(a: Combined, b: Combined, left: Ints, right: Ints, *, parallel: bool
         cost=a.cost[left] + b.cost[right],
         points=np.hstack([a.points[left], b.points[right]]),
         modules=a.modules + b.modules,
+        ended=a.ended and b.ended,
     )
 
 

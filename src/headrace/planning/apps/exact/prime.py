@@ -4,6 +4,7 @@ Modules are fixed one by one in topological order, each first at the cheapest po
 then at faster ones. What is not fixed yet costs at least its price at the largest latency that
 the fixed modules, and all others at their fastest, leave room for. Exponential in the number of
 modules, but only of those that `order` cannot split into series or parallel parts: 4 at least.
+So the compiled search runs `NODES` at a time, and between them asks whether there is time left.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ import numpy as np
 from headrace.compilation.loops import compiled, hot
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline
+
+NODES = 200_000
+"""Of one call of the compiled search, some 0.1 s; the first call needs no time left. Its first
+plan takes a node per point at most."""
 
 
 class Curve(Protocol):
@@ -26,13 +32,30 @@ class Curve(Protocol):
     def cost(self) -> Floats: ...
 
 
+class PrimeFront(NamedTuple):
+    """Undominated (latency, cost) of a prime part."""
+
+    latency_us: Ints
+    cost: Floats
+    points: Ints
+    """Shape (P, modules): the point of every module."""
+    ended: bool
+    """False: time ran out. Cheaper points may be missing; the fastest is there."""
+
+
 def prime_front(
-    fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int, *, last_only: bool
-) -> tuple[Ints, Floats, Ints]:
-    """Undominated (latency, cost, points) up to the budget; with `last_only` the cheapest alone.
+    fronts: Sequence[Curve],
+    before: Sequence[Sequence[int]],
+    budget_us: int,
+    *,
+    last_only: bool,
+    limit: Deadline | None = None,
+) -> PrimeFront:
+    """Undominated points up to the budget; with `last_only` the cheapest alone.
 
     Args:
         before: per module, those it waits for, as indices into `fronts`.
+        limit: ends the search; None: nothing does.
     """
     size = max(len(front.cost) for front in fronts)
     count = len(fronts)
@@ -46,21 +69,34 @@ def prime_front(
     for i, direct in enumerate(before):
         waits[i, list(direct)] = True
     latencies, costs, points = [], [], []
-    while True:
-        best, found = _cheapest_choice(latency, cost, sizes, waits, budget_us)
-        if not np.isfinite(best):
+    walked, ended = 0, True
+    while ended:
+        walk, nodes = _Walk.begin(sizes), 0
+        while not (ended := walk.level[0] < 0):
+            if walked + nodes >= NODES and limit is not None and limit.passed:
+                break
+            nodes += _cheapest_choice(latency, cost, sizes, waits, budget_us, walk, NODES)
+        walked += nodes
+        if not np.isfinite(walk.best[0]):
             break
+        found = walk.best_point
         chosen = [int(latency[i, point]) for i, point in enumerate(found)]
         latencies.append(path_us(before, chosen))
-        costs.append(best)
+        costs.append(float(walk.best[0]))
         points.append(found)
         budget_us = latencies[-1] - 1
         if last_only:
             break
-    return (
+    fastest_us = path_us(before, latency[:, 0].tolist())
+    if not ended and fastest_us <= budget_us and not (last_only and points):
+        latencies.append(fastest_us)
+        costs.append(float(cost[:, 0].sum()))
+        points.append(np.zeros(count, np.int64))
+    return PrimeFront(
         np.array(latencies[::-1], np.int64),
         np.array(costs[::-1], np.float64),
         np.array(points[::-1], np.int64).reshape(len(points), count),
+        ended,
     )
 
 
@@ -75,6 +111,29 @@ class _Curves(NamedTuple):
     """Shape (M,): points of each."""
     waits: "np.ndarray"
     """Shape (M, M): whether the module of the row waits for that of the column."""
+
+
+class _Walk(NamedTuple):
+    """Where a search of M modules stands; it is written to."""
+
+    level: Ints
+    """Shape (1,): the module at hand; negative: it has ended."""
+    best: Floats
+    """Shape (1,): the cheapest cost so far."""
+    best_point: Ints
+    point: Ints
+    start: Ints
+    ends: Ints
+    spent: Floats
+    """Shape (M + 1,)."""
+
+    @classmethod
+    def begin(cls, sizes: Ints) -> "_Walk":
+        count = len(sizes)
+        point, start, ends, best_point = np.zeros((4, count), np.int64)
+        point[0] = sizes[0]
+        level, best = np.zeros(1, np.int64), np.full(1, np.inf)
+        return cls(level, best, best_point, point, start, ends, np.zeros(count + 1))
 
 
 @hot
@@ -112,18 +171,26 @@ def _write_tails(c: _Curves, tail: Ints) -> None:
 
 @compiled
 def _cheapest_choice(
-    latency: Ints, cost: Floats, sizes: Ints, waits: "np.ndarray", budget: int
-) -> tuple[float, Ints]:
-    """The cheapest point of every module such that every path keeps the budget."""
+    latency: Ints,
+    cost: Floats,
+    sizes: Ints,
+    waits: "np.ndarray",
+    budget: int,
+    walk: _Walk,
+    nodes_max: int,
+) -> int:
+    """Walk on towards the cheapest points with which every path keeps the budget.
+
+    Returns:
+        How many nodes it looked at.
+    """
     c, count = _Curves(latency, cost, sizes, waits), sizes.shape[0]
     tail = np.zeros(count, np.int64)
     _write_tails(c, tail)
-    best, best_point = np.inf, np.zeros(count, np.int64)
-    point, start = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    ends, spent = np.zeros(count, np.int64), np.zeros(count + 1)
-    level = 0
-    point[0] = sizes[0]
-    while level >= 0:
+    point, start, ends, spent = walk.point, walk.start, walk.ends, walk.spent
+    best, level, nodes = walk.best[0], walk.level[0], 0
+    while level >= 0 and nodes < nodes_max:
+        nodes += 1
         point[level] -= 1
         if point[level] < 0:
             level -= 1
@@ -141,9 +208,10 @@ def _cheapest_choice(
             continue
         if level + 1 == count:
             best = total
-            best_point[:] = point
+            walk.best_point[:] = point
             continue
         level += 1
         spent[level], start[level] = total, _start_us(c, level, ends)
         point[level] = sizes[level]
-    return best, best_point
+    walk.best[0], walk.level[0] = best, level
+    return nodes

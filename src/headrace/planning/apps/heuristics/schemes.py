@@ -22,10 +22,14 @@ from headrace.planning.apps.heuristics.splitting import (
 )
 from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import decompose, path_us, rest_us
+from headrace.planning.common.deadline import Deadline
 
 Devices = Literal["all", "cheapest", "dearest", "one"]
 """all: any; cheapest, dearest: of those that can run the module; one: the same type for the whole
 app, the one with which it costs least."""
+
+SPLIT_S = 1.0
+"""For the cheapest of quantised splits, where modules are neither in series nor parallel."""
 
 CHOSEN_UNDO_MAX = 8
 """Moves that cost-direct may take back; the paper leaves R open (decision 0015)."""
@@ -183,10 +187,13 @@ def _splits(
         )
 
     curves = [CostCurve(*pair) for pair in quantised_costs(case, scheme.step_us, cost_at)]
-    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
+    limit = Deadline(SPLIT_S)
+    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us, limit)
     if chosen is None:
         return []
-    budgets = tuple(int(curve.latency_us[i]) for curve, i in zip(curves, chosen, strict=True))
+    budgets = tuple(
+        int(curve.latency_us[i]) for curve, i in zip(curves, chosen.points, strict=True)
+    )
     return [Split(budgets_us=budgets, iterations=0)]
 
 

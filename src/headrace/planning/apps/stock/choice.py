@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.exact.combine import least_cost
+from headrace.planning.apps.exact.combine import Choice, least_cost
 from headrace.planning.apps.exact.fronts import (
     ModuleFront,
     SlotLimits,
@@ -20,6 +20,7 @@ from headrace.planning.apps.machines import WHOLE, Schedule
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline
 
 KNOWN_MAX = 32
 """Answers kept per app or module and prices; the oldest are forgotten."""
@@ -68,8 +69,9 @@ class _Memory(Generic[Answer]):
 class AppChoice:
     """One app; remembers what it has worked out."""
 
-    def __init__(self, case: AppCase, stock: DeviceStock) -> None:
+    def __init__(self, case: AppCase, stock: DeviceStock, limit: Deadline) -> None:
         self.case = case
+        self._limit = limit
         self._shares = stock.shares
         self._kinds = [stock.kind_of(module) for module in case.modules]
         self._part = decompose(case.before)
@@ -94,17 +96,21 @@ class AppChoice:
 
     def _cheapest(self, limits: Ints, charge: Floats) -> Machines:
         fronts = [self._front(m, limits[m], charge) for m in range(len(limits))]
-        points = self._points(fronts)
+        found = self._points(fronts)
         slots = np.zeros_like(limits)
         at_least = np.inf
-        if not all(front.proven for front in fronts):
+        if not all(front.proven for front in fronts) or (found and not found.proven):
             curves = [front.at_least or front for front in fronts]
             lowest = self._points(curves)
             if lowest is not None:
-                at_least = sum(float(x.cost[p]) for x, p in zip(curves, lowest, strict=True))
-        if points is None:
+                at_least = sum(
+                    float(x.cost[p]) for x, p in zip(curves, lowest.at_least, strict=True)
+                )
+        if found is None:
             return Machines(fronts=(), slots=slots, cost=np.inf, at_least=at_least)
-        chosen = tuple(_one(front, point) for front, point in zip(fronts, points, strict=True))
+        chosen = tuple(
+            _one(front, point) for front, point in zip(fronts, found.points, strict=True)
+        )
         for m, front in enumerate(chosen):
             slots[m] = _slots(front, self._kinds[m], len(charge))[0]
         charged = sum(float(front.cost[0]) for front in chosen)
@@ -115,8 +121,8 @@ class AppChoice:
             at_least=min(charged, at_least),
         )
 
-    def _points(self, fronts: Sequence[Curve]) -> list[int] | None:
-        return least_cost(self._part, fronts, self.case.before, self.case.budget_us)
+    def _points(self, fronts: Sequence[Curve]) -> Choice | None:
+        return least_cost(self._part, fronts, self.case.before, self.case.budget_us, self._limit)
 
     def _front(self, module: int, limits: Ints, charge: Floats) -> ModuleFront:
         known = self._fronts[module, charge.tobytes()]

@@ -83,7 +83,7 @@ class _SlotSearch:
     def __init__(
         self, cases: Sequence[AppCase], stock: DeviceStock, limit: Deadline, first_will_do: bool
     ) -> None:
-        self._apps = [AppChoice(case, stock) for case in cases]
+        self._apps = [AppChoice(case, stock, limit) for case in cases]
         self._modules = sum(len(case.modules) for case in cases)
         self._stock = stock
         self._limit = limit
