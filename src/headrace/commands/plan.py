@@ -147,8 +147,7 @@ ExplainOption = Annotated[
         help="Apps: say why each module has its machines, which one eats the budget, and what"
         " one more millisecond, machine, or device of a type that is short would buy."
         " Shared devices: part by part, whose turn it is, how slow and how full;"
-        " planner shares, of problems without apps: what sharing saves (in up to 10 s more), and"
-        " what binds."
+        " planner shares, without apps: what sharing saves (in up to 10 s more), and what binds."
         " Malleable plans: the least SLO that requests of few and of many items can meet."
         " With --provision: the layers left in host memory, and what each of them saves.",
     ),

@@ -125,8 +125,8 @@ def _names(costs: Costs) -> str:
 def gave_up(problem: Problem) -> str:
     """Of ways to cut models that were not all looked at."""
     return (
-        f"no plan found within {problem.options.time_limit_s:g} s, and none is excluded: not all ways"
-        " to cut models into stages were looked at\n"
+        f"no plan found within {problem.options.time_limit_s:g} s, and none is excluded: not all"
+        " ways to cut models into stages were looked at\n"
         "  try    a longer --time-limit-s, a smaller max_stages, fewer shares or a smaller"
         " max_batch"
     )
