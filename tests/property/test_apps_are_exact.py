@@ -199,7 +199,7 @@ def test_a_search_of_crossed_modules_that_time_ends_says_what_it_has_and_knows(
     whole = solve_app(case, "least-cost")
     assert whole is not None
     assert whole.stopped == "optimal"
-    monkeypatch.setattr(prime, "NODES", 30)
+    monkeypatch.setattr(prime, "NODES", 3)
 
     found = solve_app(case, planner, time_limit_s=0.0)
 
