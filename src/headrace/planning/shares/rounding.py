@@ -64,7 +64,7 @@ def rounded(
         near: distance from the bound, as a part of it, at which to stop.
     """
     limit = Deadline(min(time_limit_s, pricing.deadline.left_s))
-    if pricing.levels > 1 or not prices.layouts.sum():
+    if limit.passed or pricing.levels > 1 or not prices.layouts.sum():
         return best
     tries = _multiples if goal.most else _prices
     for found in tries(pricing, goal, prices, best, bound, limit):

@@ -41,6 +41,9 @@ FEW_STEPS = 100_000
 MANY_STEPS = 12_000_000
 """Of a walk: about one second."""
 
+STEP_MODELS = 40
+"""Of so many models; a step looks at all of them, so that of more there are fewer steps."""
+
 TOLERANCE = 1e-9
 FIRST_STEP = 0.005
 """Of the bound: where `most` asks first."""
@@ -215,11 +218,12 @@ def _asked(
         _TooManyWays, _Unsettled: of layouts; too long a walk.
     """
     gap += 1e-7 * max(1.0, prices.bound)
+    longer = max(1.0, pricing.load.models / STEP_MODELS)
     for few, steps in ((FEW, FEW_STEPS), (KEPT_MAX, MANY_STEPS)):
         parts, _, up_to = pricing.within(goal, prices, gap, most=few)
         answer: Answer | None = ask(
             pricing, prices, parts, wanted=wanted, gap=gap, spend=spend, more_than=more_than,
-            steps_max=steps,
+            steps_max=int(steps / longer),
         )  # fmt: skip
         if answer is None:
             raise _TooManyWays
@@ -311,6 +315,8 @@ def _first(pricing: Pricing, goal: Goal, prices: Prices) -> Chosen | None:
 
 def _closer(pricing: Pricing, goal: Goal, prices: Prices, bound: float, value: float) -> float:
     """The same bound or a closer one; of prices one that whole devices can cost."""
+    if pricing.deadline.passed:
+        return bound
     closer = raised(pricing, goal, prices, value, time_limit_s=RAISE_PART * pricing.deadline.left_s)
     if goal.most:
         return min(bound, closer)
