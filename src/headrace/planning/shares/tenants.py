@@ -23,6 +23,9 @@ MANY_PARTS = 5_000_000
 """Parts that are looked at where three models on a part are too few for a plan. Beyond, plans have
 no more models on a part than can be looked at, and the bound is that of models alone."""
 
+MODELS_MAX = 100
+"""Of more, not even TENANTS_MAX are on a part where those are too many to look at."""
+
 ASKED_PARTS = 200_000_000
 """The same where `max_tenants` says how many models a part may have: seconds for every look."""
 
@@ -55,7 +58,7 @@ def numbers(
     if most_tenants > TENANTS_MAX and _are_few(load, devices, most_tenants, few):
         return [most_tenants]
     first = min(most_tenants, TENANTS_MAX)
-    while first > 1 and not are_countable(load, devices, first):
+    while first > 1 and load.models > MODELS_MAX and not are_countable(load, devices, first):
         first -= 1
     if first < TENANTS_MAX:
         return [first]
